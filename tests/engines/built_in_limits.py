@@ -27,6 +27,7 @@ LACKS: Mapping[str, frozenset[str]] = {
             "lora_rank",
             "lora_alpha",
             "lora_targets",
+            "lora_export",
         }
     ),
     "torchtitan": frozenset(
@@ -35,6 +36,7 @@ LACKS: Mapping[str, frozenset[str]] = {
             "logprob_chunk",
             "lora_alpha",
             "lora_rank",
+            "lora_export",
             "lora_targets",
             "packing",
             "pipeline_parallel",

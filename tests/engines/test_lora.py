@@ -1,11 +1,15 @@
-"""Low-rank adapters: only they are trained, and what is exported is the merged model."""
+"""Low-rank adapters: only they are trained; what is exported is the merged model, or they alone."""
 
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rollcall_protocol.adapter_config import AdapterConfig
+from rollcall_runtime.models.adapter_files import adapter_shapes
+from rollcall_runtime.models.open_model import open_model
 from tests.engines import meshes
 from tests.engines.engine_on_ranks import (
     EngineOnRanks,
@@ -70,5 +74,32 @@ def test_adapters_continue_from_a_checkpoint(
     engine.close()
     engine.open(model("qwen3"), learning_rate=1e-2, **SETTINGS)
     engine.ranks.do("load_checkpoint", path=path)
+    losses = [engine.train(Rows(step))["loss"] for step in (2, 3)]
+    assert losses == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.meshes(*meshes.ALL)
+def test_adapters_alone_are_what_leaves_the_ranks_and_comes_back(
+    engine: EngineOnRanks, model: Model, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "lora_export": "adapter"}
+    engine.open(model("qwen3"), learning_rate=1e-2, **settings)
+    config = AdapterConfig(RANK, 6.0, TARGETS)
+    shapes = adapter_shapes(open_model(str(model("qwen3"))).weights().shapes, config)
+    engine.train(Rows(1))
+    sent = engine.weights()
+    assert {name: tuple(tensor.shape) for name, tensor in sent.items()} == shapes
+    pieces: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+    for shards in engine.weight_shards():
+        for name, _, _, tensor in shards:
+            pieces[name].append(tensor)
+    assert_equal_bits({name: torch.cat(parts) for name, parts in pieces.items()}, sent)
+    path = str(tmp_path / "step-00000001")
+    engine.ranks.do("save_checkpoint", path=path, state={})
+    expected = [engine.train(Rows(step))["loss"] for step in (2, 3)]
+    engine.close()
+    engine.open(model("qwen3"), learning_rate=1e-2, **settings)
+    engine.ranks.do("load_checkpoint", path=path)
+    assert_equal_bits(engine.weights(), sent)
     losses = [engine.train(Rows(step))["loss"] for step in (2, 3)]
     assert losses == pytest.approx(expected, abs=1e-6)

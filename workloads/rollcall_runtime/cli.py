@@ -1,4 +1,4 @@
-"""The commands of the containers, `rollcall-trainer`, `-rollout` and `-reference`, and of users.
+"""The commands of users, and of containers: `rollcall-trainer`, `-rollout`, `-reference`, `-front`.
 
 The workers are configured by the environment that the operator writes. torch is imported only after
 that is read, so that a wrong configuration fails at once.
@@ -21,6 +21,7 @@ from rollcall_runtime.worker.exit import exit_process, report_failure
 from rollcall_runtime.worker.file_limit import raise_file_limit
 from rollcall_runtime.worker.logs import configure_logs
 from rollcall_runtime.worker.memory_errors import (
+    FRONT_MEMORY,
     REFERENCE_MEMORY,
     ROLLOUT_MEMORY,
     TRAINER_MEMORY,
@@ -94,6 +95,21 @@ def reference(arguments: Sequence[str] | None = None) -> int:
     return _guarded(run, REFERENCE_MEMORY)
 
 
+def front(arguments: Sequence[str] | None = None) -> int:
+    """Run a pod of the front. Returns the exit code."""
+    _parse("rollcall-front", "The rollouts of an RLJob in the form of OpenAI's API.", arguments)
+
+    def run() -> int:
+        settings = environment.read_front(os.environ)
+        _configure_job_logs(settings.job, settings.pod)
+        from rollcall_runtime.front import app  # noqa: PLC0415 - imports torch
+
+        app.run(settings)
+        return ExitCode.OK
+
+    return _guarded(run, FRONT_MEMORY)
+
+
 def trainer_program() -> NoReturn:
     """`rollcall-trainer`."""
     exit_process(trainer())
@@ -107,6 +123,11 @@ def rollout_program() -> NoReturn:
 def reference_program() -> NoReturn:
     """`rollcall-reference`."""
     exit_process(reference())
+
+
+def front_program() -> NoReturn:
+    """`rollcall-front`."""
+    exit_process(front())
 
 
 def sync(arguments: Sequence[str] | None = None) -> int:

@@ -64,7 +64,18 @@ class JsonLines:
         if not isinstance(value, dict):
             kind = type(value).__name__
             raise SpecError(self._field, f"{self.place(number)}: wants an object, not a {kind}")
+        if b"\\ud" in text or b"\\uD" in text:
+            self._refuse_half_pairs(value, number)
         return value
+
+    def _refuse_half_pairs(self, value: dict[str, Any], number: int) -> None:
+        """JSON may hold half of a surrogate pair (RFC 8259, section 8.2); no tokenizer takes it."""
+        try:
+            json.dumps(value, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            half = error.object[error.start]
+            problem = f"{self.place(number)}: not text: {half!a} is half of a surrogate pair"
+            raise SpecError(self._field, f"{problem}; correct it") from error
 
     def scan(self, column: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a line is read whole
         return (self.row(number) for number in range(len(self)))

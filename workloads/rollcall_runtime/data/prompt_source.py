@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from rollcall_protocol.data_config import FRONT
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.data.length_limit import LengthLimit, length_limit
@@ -97,6 +98,20 @@ class TablePrompts:
         self.rows.close()
 
 
+@dataclass(frozen=True, slots=True)
+class NoPrompts:
+    """`builtin:front`: rollouts get no prompts, since agents bring their own."""
+
+    def prompt(self, number: int) -> Prompt:
+        raise LookupError(f"{FRONT} has no prompt {number}: agents bring their own")
+
+    def place(self, number: int) -> str:
+        return f"{FRONT}, number {number}"
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
 def open_prompts(
     data: DataConfig,
     *,
@@ -112,6 +127,8 @@ def open_prompts(
     All rows are checked, but only the longest are tokenized now.
     """
     first = data.sources[0].name
+    if data.from_front:
+        return NoPrompts()
     if first == "builtin:reverse" and len(data.sources) == 1:
         return ReversePrompts(data.seed)
     context = model.context

@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors.torch import save_file
 
+from rollcall_runtime.models.adapter_files import adapter_shapes, write_adapter
 from rollcall_runtime.models.weight_files import INDEX_FILE, SINGLE_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from torch import Tensor
 
+    from rollcall_protocol.adapter_config import AdapterConfig
     from rollcall_runtime.models.model_source import Head, ModelSource
 
 FILE_BYTES = 5 * 10**9
@@ -52,15 +55,44 @@ def export_model(
     written; until then host memory holds one file's tensors. ValueError if the tensors are not the
     model's; FileExistsError if `directory` is there already; OSError if it cannot be written.
     """
+    with _appearing(directory) as scratch:
+        _write_weights(source, weights, scratch, head=head, dtype=dtype, file_bytes=file_bytes)
+        _write_json(scratch / "config.json", source.config_json(head=head, dtype=dtype))
+        _copy_files(source, scratch)
+
+
+def export_adapter(
+    source: ModelSource,
+    config: AdapterConfig,
+    weights: Iterable[tuple[str, Tensor]],
+    directory: Path,
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write `weights`, the tensors of an adapter of `source` by PEFT's names, to `directory`.
+
+    That is what `PeftModel.from_pretrained` reads beside the model. Errors as `export_model`.
+    """
+    with _appearing(directory) as scratch:
+        tensors = {name: _copied(tensor, dtype) for name, tensor in weights}
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        expected = adapter_shapes(source.weights().shapes, config)
+        if found != expected:
+            wrong = sorted({name for name, _ in found.items() ^ expected.items()})
+            raise ValueError(f"not the adapter's: {', '.join(wrong[:3])}")
+        write_adapter(scratch, tensors, config, base=source.path)
+
+
+@contextmanager
+def _appearing(directory: Path) -> Iterator[Path]:
+    """A folder that becomes `directory`, on the disk, when all is written into it."""
     if directory.exists():
         raise FileExistsError(f"'{directory}' is there already")
     scratch = directory.with_name(f".{directory.name}.{os.getpid()}.partial")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)
     try:
-        _write_weights(source, weights, scratch, head=head, dtype=dtype, file_bytes=file_bytes)
-        _write_json(scratch / "config.json", source.config_json(head=head, dtype=dtype))
-        _copy_files(source, scratch)
+        yield scratch
         _sync(scratch)
         scratch.rename(directory)
     except BaseException:
@@ -89,14 +121,18 @@ def _write_weights(
         if held and held_bytes + size > file_bytes:
             files.append(_write_file(folder, len(files), held))
             held, held_bytes = {}, 0
-        # A copy: the tensor may be the model's own memory, or a view of a larger one.
-        held[name] = tensor.detach().to("cpu", dtype, copy=True).contiguous()
+        held[name] = _copied(tensor, dtype)
         held_bytes += size
         total += size
     files.append(_write_file(folder, len(files), held))
     if missing:
         raise ValueError(f"not given: {', '.join(sorted(missing)[:3])}")
     _name_files(folder, files, total=total)
+
+
+def _copied(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    # The tensor may be the model's own memory, or a view of a larger one.
+    return tensor.detach().to("cpu", dtype, copy=True).contiguous()
 
 
 def _part(folder: Path, number: int) -> Path:

@@ -33,7 +33,11 @@ class ModelTokenizer:
     eos: frozenset[int]
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of `text` alone: special tokens are neither added nor left out."""
+        """Tokens of `text` alone: special tokens are neither added nor left out.
+
+        ValueError if it is no Unicode, such as half of a surrogate pair, which JSON may hold.
+        """
+        text.encode()
         tokens: list[int] = self.library.encode(text, add_special_tokens=False)
         return tokens
 
@@ -62,7 +66,7 @@ class ModelTokenizer:
                 add_generation_prompt=answer_follows,
                 tokenize=False,
             )
-        except TemplateError as error:
+        except (TemplateError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
         return text
 

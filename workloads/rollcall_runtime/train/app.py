@@ -36,6 +36,7 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
+from rollcall_runtime.train.history_file import history_path
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
@@ -118,7 +119,9 @@ class _Leader:
             source=open_prompts(job.data, model=known, sampling=job.algorithm.sampling).prompt,
             ledger_state=state.ledger,
             metrics=metrics,
-            bounds=SampleBounds(model.vocabulary, model.positions),
+            bounds=SampleBounds(
+                model.vocabulary, model.positions, given_tokens=job.environment is not None
+            ),
             senders=_senders(job),
             held_out=_open_held_out(job, known),
             published=self._published if _recovers_from_rollouts(job) else None,
@@ -151,7 +154,10 @@ class _Leader:
 
     async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
         job = self.environment.job
-        tracking = await asyncio.to_thread(Tracking, job, first_step=state.step + 1)
+        history = history_path(self.environment)
+        tracking = await asyncio.to_thread(
+            Tracking, job, history=history, first_step=state.step + 1
+        )
         loop = TrainerLoop(
             config=job,
             rank=self.rank,

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rollcall_protocol.adapter_config import exported_adapter
 from rollcall_protocol.job_config import OptimizerConfig
-from rollcall_runtime.models.export import export_model
+from rollcall_runtime.models.export import export_adapter, export_model
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
@@ -79,7 +80,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp32") -> None:
-    """Collective. Rank 0 writes the engine's model to `directory`.
+    """Collective. Rank 0 writes the engine's model, or the adapter alone that it exports.
 
     OSError, on all ranks, if it cannot be written, is there already, or a weight is not finite.
     """
@@ -88,12 +89,24 @@ def export_weights(engine: TrainEngine, directory: Path, *, precision: str = "fp
         weights = engine.named_weights()
         try:
             if setup.ranks.rank == 0:
-                source = open_model(setup.model)
-                dtype = PRECISIONS[precision]
-                export_model(source, _finite(weights), directory, head=setup.head, dtype=dtype)
+                _export(setup, _finite(weights), directory, dtype=PRECISIONS[precision])
         finally:
             for _ in weights:  # all ranks gather each tensor, whichever needs it
                 pass
+
+
+def _export(
+    setup: EngineSetup,
+    weights: Iterable[tuple[str, Tensor]],
+    directory: Path,
+    *,
+    dtype: torch.dtype,
+) -> None:
+    source, adapter = open_model(setup.model), exported_adapter(setup.settings)
+    if adapter is None:
+        export_model(source, weights, directory, head=setup.head, dtype=dtype)
+    else:
+        export_adapter(source, adapter, weights, directory, dtype=dtype)
 
 
 def _finite(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:

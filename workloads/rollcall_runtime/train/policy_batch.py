@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_runtime.train.train_batch import TrainBatch, TrainExample, collate
 
 if TYPE_CHECKING:
@@ -18,9 +19,10 @@ def policy_batch(
     """One row a sample: group i holds the samples of prompt i. ValueError if there is none.
 
     A row is prompt and response without the last token, which is predicted alone; the mask is true
-    where a response's token is predicted. Extras: `rewards` and `groups` (the prompt's place among
-    `prompts`), [rows]; `behaviour_logprobs` of the policy that sampled each token, and
-    `same_version`, 1 where that policy had the weights of `version`, [rows, length].
+    where a token is predicted that was sampled, not given by an environment. Extras: `rewards` and
+    `groups` (the prompt's place among `prompts`), [rows]; `behaviour_logprobs` of the policy that
+    sampled each token, and `same_version`, 1 where that policy had the weights of `version`,
+    [rows, length].
     """
     examples = [
         _example(prompt, sample, group=group, version=version)
@@ -40,7 +42,7 @@ def _example(prompt: Sequence[int], sample: Sample, *, group: int, version: int)
     return TrainExample(
         tokens=sequence[:-1],
         targets=sequence[1:],
-        mask=[False] * before + [True] * count,
+        mask=[False] * before + [one != NOT_SAMPLED for one in sample.versions],
         extras={
             "rewards": sample.reward,
             "groups": group,

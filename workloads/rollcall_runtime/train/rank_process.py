@@ -9,6 +9,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rollcall_protocol.step_history import ROUTE
+from rollcall_runtime.train.history_file import history_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
@@ -75,7 +77,10 @@ async def serve_rank(
         metrics.refused(what=what).inc()
 
     server = MetricsServer(
-        metrics, healthy=lambda: "", ready=lambda: "" if started.is_set() else "starting"
+        metrics,
+        healthy=lambda: "",
+        ready=lambda: "" if started.is_set() else "starting",
+        files={ROUTE: history_path(environment)} if environment.rank == 0 else {},
     )
     rank: R | None = None
     try:

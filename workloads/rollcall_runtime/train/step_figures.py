@@ -3,9 +3,11 @@
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.train.algorithms.pass_at_k import pass_at_k
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
@@ -33,6 +35,37 @@ def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> 
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
+@dataclass(slots=True)
+class StepTimes:
+    """Seconds of one step, as far as they are known; `step` is the whole of it."""
+
+    step: float = 0.0
+    wait_for_batch: float = 0.0
+    wait_for_publish: float = 0.0
+    train: float = 0.0
+    snapshot: float = 0.0
+
+    def figures(self, *, tokens: int) -> dict[str, float]:
+        """The times, the share of the step in which training waited, and tokens a second.
+
+        `tokens`: of the responses that the step trained on. Names follow verl and prime-rl.
+        """
+        found = {f"timing_s/{name}": seconds for name, seconds in asdict(self).items()}
+        if self.step > 0:
+            found["trainer/idle_ratio"] = (self.wait_for_batch + self.wait_for_publish) / self.step
+            found["perf/tokens_per_second"] = tokens / self.step
+        return found
+
+
+def publication_figures(publication: Publication) -> dict[str, float]:
+    """How long a version took to reach all members, and how much they received."""
+    return {
+        "timing_s/stage": publication.stage_seconds,
+        "timing_s/commit": publication.commit_seconds,
+        "weight_sync/bytes": float(publication.received_bytes),
+    }
+
+
 def evaluation_figures(
     rewards: Sequence[Sequence[float]], evaluation: EvaluationConfig
 ) -> dict[str, float]:
@@ -55,6 +88,7 @@ def supervised_figures(step: SupervisedStep) -> dict[str, float]:
         "train/grad_norm": step.gradient_norm,
         "train/lr": step.learning_rate,
         "train/tokens": float(step.tokens),
+        "timing_s/step": step.seconds,
     }
     if step.evaluation_loss is not None:
         figures["val/loss"] = step.evaluation_loss

@@ -12,13 +12,14 @@ from aiohttp import web
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress, TrainingResult
 from rollcall_runtime.coordinator import persistent_state
-from rollcall_runtime.coordinator.operator_stream import OperatorStream
+from rollcall_runtime.coordinator.state_stream import StateStream
 from rollcall_runtime.train.gang_member import (
     end_if_broken,
     hold_to_leader,
     make_gang,
     trainer_rendezvous,
 )
+from rollcall_runtime.train.history_file import history_path
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.step_figures import as_text, supervised_figures
 from rollcall_runtime.train.supervised_run import (
@@ -118,7 +119,7 @@ class _Leader:
         # As it was, so that the operator does not take a restart for a new job's start.
         self._progress = TrainingProgress(start.step, start.steps, 0, None)
         self._finished: TrainingResult | None = None
-        self._stream = OperatorStream(self._snapshot)
+        self._stream = StateStream(self._snapshot)
 
     async def run(self) -> None:
         """Until training has ended and the pod is to stop. OSError if the port is taken."""
@@ -144,7 +145,8 @@ class _Leader:
 
     async def _train(self) -> SupervisedResult:
         job, first = self._environment.job, self._progress.step + 1
-        tracking = await asyncio.to_thread(Tracking, job, first_step=first)
+        history = history_path(self._environment)
+        tracking = await asyncio.to_thread(Tracking, job, history=history, first_step=first)
         loop = asyncio.get_running_loop()
 
         def report(step: SupervisedStep) -> None:

@@ -9,10 +9,12 @@ from queue import Full, Queue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
+from rollcall_runtime.train.history_file import HistoryFile
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from rollcall_protocol.job_config import JobConfig
 
@@ -86,32 +88,32 @@ class WandbTracker:
 
 
 class Tracking:
-    """All trackers that a job asks for. `first_step`: the next that training makes.
+    """The file of the job's `history`, and the trackers that it asks for.
+
+    `first_step`: the next that training makes.
 
     They work in a thread of their own: a volume or a server that hangs costs figures, and no
     training. SpecError if one cannot be opened.
     """
 
-    def __init__(self, job: JobConfig, *, first_step: int) -> None:
-        trackers: list[FigureTracker] = []
-        if job.tracking.folder:
-            trackers.append(TensorBoardTracker(job.tracking.folder, first_step=first_step))
-        if job.tracking.wandb_project:
-            try:
+    def __init__(self, job: JobConfig, *, history: Path, first_step: int) -> None:
+        trackers: list[FigureTracker] = [HistoryFile(history, first_step=first_step)]
+        try:
+            if job.tracking.folder:
+                trackers.append(TensorBoardTracker(job.tracking.folder, first_step=first_step))
+            if job.tracking.wandb_project:
                 trackers.append(WandbTracker(job))
-            except BaseException:
-                _close(trackers)
-                raise
+        except BaseException:
+            _close(trackers)
+            raise
         self._waiting: Queue[tuple[int, Mapping[str, float]] | None] = Queue(WAITING_STEPS)
-        self._thread: Thread | None = None
-        if trackers:
-            self._thread = Thread(
-                target=self._run,
-                args=(trackers,),
-                name="tracking",
-                daemon=True,  # one that hangs must not keep the process
-            )
-            self._thread.start()
+        self._thread: Thread | None = Thread(
+            target=self._run,
+            args=(trackers,),
+            name="tracking",
+            daemon=True,  # one that hangs must not keep the process
+        )
+        self._thread.start()
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
         """Have the figures of `step` written; dropped, and logged, if too many wait."""

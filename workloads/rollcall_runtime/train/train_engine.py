@@ -201,7 +201,9 @@ class TrainEngine(ABC):
         """Collective. Whole tensors, gathered one by one as the iterator advances.
 
         Names and layout are those of the model's source (Hugging Face's for its models), whatever
-        the engine's own. A tensor may be the model's own memory: copy it before the next step.
+        the engine's own; with `lora_export` adapter they are the adapter's alone, by PEFT's names
+        (`models.adapter_files`). A tensor may be the model's own memory: copy it before the next
+        step.
         """
 
     @abstractmethod

@@ -18,13 +18,19 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.evaluation import Evaluation
 from rollcall_runtime.train.snapshot_placement import STREAMED
-from rollcall_runtime.train.step_figures import as_text, step_figures
+from rollcall_runtime.train.step_figures import (
+    StepTimes,
+    as_text,
+    publication_figures,
+    step_figures,
+)
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
@@ -47,7 +53,7 @@ class Rollouts(Protocol):
     def begin(self, incarnation: TrainerIncarnation, *, ahead: int) -> None:
         """The first version is about to be published, `ahead` of the checkpoint's by as many."""
 
-    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> Publication:
         """Bring weights to the live session."""
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
@@ -110,6 +116,7 @@ class TrainerLoop:
         # As far as the metrics count them: failed checkpoints, and steps that were skipped.
         self._failures = self._skipped = 0
         self._ended = time.perf_counter()  # of the step before
+        self._times = StepTimes()  # of the step under way
 
     async def run(self) -> bool:
         """Train until the last step or `stop`; whether the last step was reached."""
@@ -121,7 +128,8 @@ class TrainerLoop:
             while version is not None and not self._over:
                 began = time.perf_counter()
                 batch = await self._unless_stopped(self._rollouts.next_batch(version.number))
-                self._metrics.wait_for_batch.observe(time.perf_counter() - began)
+                self._times.wait_for_batch = time.perf_counter() - began
+                self._metrics.wait_for_batch.observe(self._times.wait_for_batch)
                 version = await self._train(batch, version) if batch is not None else None
             await self._in_thread(self._rank.signal, LeaderSignal.STOP)
             await self._in_thread(self._rank.stop, self._kept())
@@ -162,9 +170,7 @@ class TrainerLoop:
             version = replace(version, number=version.number + 1)
             await self._publish(version)
         self._report_progress()
-        now = time.perf_counter()
-        self._metrics.step_seconds.observe(now - self._ended)
-        self._ended = now
+        self._record_times(batch, result)
         return version
 
     async def _publish(self, version: Version) -> None:
@@ -180,10 +186,12 @@ class TrainerLoop:
             sync = self._config.weight_sync
             if sync.blocking or sync.staging == STREAMED:
                 await self._unless_stopped(self._published())
-        self._metrics.wait_for_publish.observe(time.perf_counter() - began)
+        self._times.wait_for_publish = time.perf_counter() - began
+        self._metrics.wait_for_publish.observe(self._times.wait_for_publish)
 
     async def _send(self, version: Version, draft: WeightSnapshotDraft | None, step: int) -> None:
-        await self._rollouts.publish(version, await self._weights(draft))
+        publication = await self._rollouts.publish(version, await self._weights(draft))
+        self._tracking.record(step, publication_figures(publication))
         self._served = version.number
         self._report_progress()
         self._evaluation.served(step)
@@ -251,6 +259,14 @@ class TrainerLoop:
                 "figures": figures,
             },
         )
+
+    def _record_times(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
+        now, times = time.perf_counter(), self._times
+        times.step, self._ended, self._times = now - self._ended, now, StepTimes()
+        times.train, times.snapshot = result.train_seconds, result.snapshot_seconds
+        self._metrics.step_seconds.observe(times.step)
+        tokens = sum(len(s.tokens) for item in batch for s in item.completion.samples)
+        self._tracking.record(self._rank.step, times.figures(tokens=tokens))
 
     def _record_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         self._metrics.evaluation_reward.set(figures["eval/reward/mean"])

@@ -47,7 +47,7 @@ class BoundedRunner(web.AppRunner):
     """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted.
 
     With `tls` it speaks nothing else. Of a body about `read_bufsize` bytes are read before its
-    handler asks for it.
+    handler asks for it. With `handler_cancellation` a handler ends when its client leaves.
     """
 
     def __init__(
@@ -59,6 +59,7 @@ class BoundedRunner(web.AppRunner):
         shutdown_timeout: float,
         read_bufsize: int = 2**16,
         tls: TlsContext | None = None,
+        handler_cancellation: bool = False,
     ) -> None:
         app.middlewares.append(_close_refused)
         super().__init__(
@@ -69,6 +70,7 @@ class BoundedRunner(web.AppRunner):
             max_line_size=MAX_HEADER_BYTES,
             max_field_size=MAX_HEADER_BYTES,
             read_bufsize=read_bufsize,
+            handler_cancellation=handler_cancellation,
             lingering_time=0.0,  # what follows a refused request's header is not read
         )
         self._door = _Door(bounds or DoorBounds(), refused, tls)
@@ -96,7 +98,8 @@ class _RequestErrors(logging.LoggerAdapter[logging.Logger]):
             super().exception(msg, *args, **options)
 
     def _is_the_clients(self, *args: object, exc_info: Any = None, **_: Any) -> bool:
-        if isinstance(exc_info, ConnectionError):  # it left in the middle of its request
+        # It left in the middle of its request, or sent what is no TLS there.
+        if isinstance(exc_info, ConnectionError | ssl.SSLError):
             return True
         if not isinstance(exc_info, HttpProcessingError):
             return False

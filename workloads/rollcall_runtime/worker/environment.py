@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConfig
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId
@@ -100,6 +101,28 @@ class ReferenceEnvironment:
         return _verifier(self.trust, self.job, pod_contract.reference_audience(self.job.uid))
 
 
+@dataclass(frozen=True, slots=True)
+class FrontEnvironment:
+    """The configuration of a pod of the front.
+
+    `coordinator` is the host name of trainer rank 0. `keys_file` has the API keys, None if the
+    front asks for none. `certificate`: if it speaks TLS.
+    """
+
+    job: JobConfig
+    front: FrontConfig
+    pod: Pod
+    coordinator: str
+    token: TokenSource
+    trust: TrustFile
+    keys_file: Path | None = None
+    certificate: TlsContext | None = None
+
+    def coordinator_url(self, port: int, route: str) -> str:
+        """The URL of a route of the coordinator."""
+        return _url(self.job, self.coordinator, port, route)
+
+
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
     """A rollout's environment; SpecError names what is missing or does not parse."""
     return RolloutEnvironment(
@@ -145,6 +168,27 @@ def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
         pod=_pod(variables),
         trust=_trust(variables),
         certificate=_certificate(variables, job),
+    )
+
+
+def read_front(variables: Mapping[str, str]) -> FrontEnvironment:
+    """The environment of a pod of the front; SpecError names what is missing or does not parse."""
+    front = _read_json(FrontConfig, variables, pod_contract.FRONT_CONFIG)
+    keys = None
+    if not front.without_keys:
+        keys = _folder(variables, pod_contract.API_KEYS_DIR) / pod_contract.API_KEYS_FILE
+    certificate = None
+    if variables.get(pod_contract.TLS_DIR):
+        certificate = ServerCertificate(_folder(variables, pod_contract.TLS_DIR)).context
+    return FrontEnvironment(
+        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
+        front=front,
+        pod=_pod(variables),
+        coordinator=_required(variables, pod_contract.COORDINATOR),
+        token=_token(variables, pod_contract.TOKEN_FILE),
+        trust=_trust(variables),
+        keys_file=keys,
+        certificate=certificate,
     )
 
 

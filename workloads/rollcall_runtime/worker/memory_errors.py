@@ -56,6 +56,12 @@ REFERENCE_MEMORY = MemoryAdvice(
     host="lower it (0 computes all rows at once), or raise resources.limits.memory in "
     "spec.reference.template",
 )
+FRONT_MEMORY = MemoryAdvice(
+    "spec.front.maxTokens",
+    device="lower it",
+    host="lower it, lower maxRunning beside it, or raise resources.limits.memory in "
+    "spec.front.template",
+)
 
 
 def _is_of_host(error: BaseException) -> bool:

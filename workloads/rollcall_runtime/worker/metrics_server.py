@@ -8,7 +8,8 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -35,7 +36,7 @@ class MetricsServer:
 
     A worker whose own event loop has not run for STUCK_SECONDS is not healthy. Metrics are
     collected in that loop; `engines` gives more of them, in Prometheus' text format, or an OSError
-    or RuntimeError.
+    or RuntimeError. `files` are served by route, 404 before they are there.
     """
 
     def __init__(
@@ -45,8 +46,9 @@ class MetricsServer:
         healthy: Check,
         ready: Check,
         engines: Callable[[], Awaitable[bytes]] | None = None,
+        files: Mapping[str, Path] | None = None,
     ) -> None:
-        self._engines = engines
+        self._engines, self._files = engines, files or {}
         self._metrics, self._healthy, self._ready = metrics, healthy, ready
         self._worker: asyncio.AbstractEventLoop | None = None
         self._alive = 0.0
@@ -83,6 +85,8 @@ class MetricsServer:
         application.router.add_get("/metrics", self._serve)
         application.router.add_get("/healthz", _answer(self._health))
         application.router.add_get("/readyz", _answer(self._ready))
+        for route, path in self._files.items():
+            application.router.add_get(route, _give(path))
         self._runner = BoundedRunner(
             application, refused=lambda _: None, shutdown_timeout=STOP_SECONDS
         )
@@ -132,6 +136,15 @@ class MetricsServer:
         except (OSError, RuntimeError) as error:
             log.warning("/metrics is without the engine's own: %s", error or type(error).__name__)
             return own
+
+
+def _give(path: Path) -> Callable[[web.Request], Any]:
+    async def give(_: web.Request) -> web.StreamResponse:
+        if not await asyncio.to_thread(path.is_file):
+            raise web.HTTPNotFound
+        return web.FileResponse(path)
+
+    return give
 
 
 def _answer(check: Check) -> Callable[[web.Request], Any]:

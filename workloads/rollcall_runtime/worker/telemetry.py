@@ -107,6 +107,9 @@ class RolloutMetrics(Metrics):
         self.requests_running = self.gauge(
             "requests_running", "Leased prompts that the rollout generates or has queued."
         )
+        self.front_requests = self.gauge(
+            "rollout_front_requests", "Requests of the front that the rollout answers now."
+        )
         self.tokens = self.counter("tokens", "Tokens that the rollout sampled.")
         self.samples = self.counter("rollout_samples", "Samples that the rollout finished.")
         self.reward = self.gauge(

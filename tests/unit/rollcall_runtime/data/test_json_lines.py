@@ -41,6 +41,10 @@ def test_a_place_is_the_files_line_empty_lines_included(tmp_path: Path) -> None:
         ("[1]", "rows.jsonl:2: wants an object, not a list"),
         (b'{"a": "\xff"}', "rows.jsonl:2: not JSON: 'utf-8' codec"),
         ("[" * 100_000, "rows.jsonl:2: not JSON: "),
+        (
+            r'{"a": [{"content": "\uD83d"}]}',
+            r"rows.jsonl:2: not text: '\\ud83d' is half of a surrogate pair; correct it",
+        ),
     ],
 )
 def test_a_broken_line_is_named(tmp_path: Path, line: str | bytes, message: str) -> None:
@@ -50,6 +54,10 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str | bytes, message: str)
         list(rows.scan("a"))
     assert caught.value.field == FIELD
     assert rows.row(2) == {"a": 2}
+
+
+def test_a_whole_surrogate_pair_is_a_character(tmp_path: Path) -> None:
+    assert opened(tmp_path, r'{"a": "\ud83d\ude00"}').row(0) == {"a": "\N{GRINNING FACE}"}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:

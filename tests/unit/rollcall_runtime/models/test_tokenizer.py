@@ -41,6 +41,11 @@ def test_text_comes_back_from_its_tokens(tokenizer: ModelTokenizer) -> None:
     assert tokenizer.decode(tokenizer.encode("a cat")) == "a cat"
 
 
+def test_text_that_is_no_unicode_is_refused(tokenizer: ModelTokenizer) -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        tokenizer.encode("a \ud83d cat")  # half of a pair, which JSON may hold
+
+
 def test_special_tokens_are_shown_when_asked(tokenizer: ModelTokenizer) -> None:
     tokens = [*tokenizer.encode("a"), 2]
     assert tokenizer.decode(tokens) == "a"

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from rollcall_protocol.job_config import EngineRef, OptimizerConfig
+from rollcall_runtime.models.adapter_files import CONFIG_FILE, WEIGHTS_FILE
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint.files import checkpoint_path
 from rollcall_runtime.train.checkpoint_export import (
@@ -13,8 +15,10 @@ from rollcall_runtime.train.checkpoint_export import (
     export_weights,
     find_checkpoint,
 )
+from rollcall_runtime.train.engine_configuration import split_config
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
+from tests.engines.tiny_models import write_tiny_model
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL
 
 
@@ -87,3 +91,32 @@ def test_weights_that_are_not_finite_are_not_exported(
         assert list(tmp_path.iterdir()) == []
     finally:
         engine.close()
+
+
+def test_an_adapter_that_is_trained_alone_is_exported_in_pefts_format(
+    tmp_path: Path, ranks: TrainerProcessGroup
+) -> None:
+    model = str(write_tiny_model(tmp_path / "model"))
+    config = {"loraRank": 2, "loraTargets": "q_proj", "loraExport": "adapter"}
+    settings, _ = split_config(config)
+    setup = EngineSetup(model, ranks, OptimizerConfig("adamw", 1e-3), settings=settings)
+    engine = train_engines.get("fsdp2")(setup)
+    engine.initialize()
+    try:
+        raised = {name: tensor + 0.25 for name, tensor in engine.named_weights()}
+        engine.load_weights(raised)
+        engine.save_checkpoint(checkpoint_path(tmp_path / "checkpoints", 1), state={})
+        export_weights(engine, tmp_path / "final")
+    finally:
+        engine.close()
+    ranks.close()
+    reference = EngineRef("fsdp2", config)
+    folder = tmp_path / "from-checkpoint"
+    export_checkpoint(
+        tmp_path / "checkpoints", folder, model=model, engine=reference, precision="fp32"
+    )
+    for directory in (tmp_path / "final", folder):
+        assert {path.name for path in directory.iterdir()} == {CONFIG_FILE, WEIGHTS_FILE}
+        exported = load_file(directory / WEIGHTS_FILE)
+        assert exported.keys() == raised.keys()
+        assert all(torch.equal(exported[name], tensor) for name, tensor in raised.items())

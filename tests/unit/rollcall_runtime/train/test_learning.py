@@ -25,7 +25,7 @@ from rollcall_runtime.train.train_engine import EngineSetup
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver
 
-PROMPTS, GROUP_SIZE, STEPS = 16, 16, 200
+PROMPTS, GROUP_SIZE, STEPS = 16, 16, 130
 MODEL = "builtin:reverse-tiny"
 reward = load_reward("rollcall_runtime.tasks.reverse:reward")
 
@@ -108,7 +108,7 @@ def learn(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [0, 2])
+@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 2])
 def test_the_rollouts_samples_reach_the_reward(staleness: int) -> None:
     run = learn(staleness=staleness)
     assert run.rewards[0] < 0.15
@@ -117,6 +117,7 @@ def test_the_rollouts_samples_reach_the_reward(staleness: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_new_weights_the_rollouts_learn_nothing() -> None:
     run = learn(staleness=0, sync=False)
     assert max(run.staleness) == STEPS - 1

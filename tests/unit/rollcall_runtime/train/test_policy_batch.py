@@ -3,6 +3,7 @@
 import pytest
 
 from rollcall_protocol.wire.messages import Sample
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_runtime.train.policy_batch import policy_batch
 
 SHORT = Sample(tokens=(7, 2), logprobs=(-1.0, -2.0), versions=(4, 5), reward=0.0)
@@ -50,3 +51,17 @@ def test_a_sample_whose_parts_differ_in_length_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match="a logprob and version for each token"):
         policy_batch([prompt], [[sample]], version=0)
+
+
+def test_a_token_that_an_environment_gave_is_read_and_not_learnt() -> None:
+    spoken = Sample(
+        tokens=(7, 4, 4, 2),
+        logprobs=(-1.0, 0.0, 0.0, -2.0),
+        versions=(5, NOT_SAMPLED, NOT_SAMPLED, 6),
+        reward=1.0,
+    )
+    batch = policy_batch([(0, 3)], [[spoken]], version=5)
+    assert batch.tokens.tolist() == [[0, 3, 7, 4, 4]]
+    assert batch.mask.int().tolist() == [[0, 1, 0, 0, 1]]
+    assert batch.targets[batch.mask].tolist() == [7, 2]
+    assert batch.extras["same_version"].tolist() == [[0, 1, 0, 0, 0]]

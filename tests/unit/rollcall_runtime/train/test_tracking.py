@@ -11,14 +11,23 @@ from typing import Any, ClassVar
 import pytest
 
 from rollcall_protocol.job_config import TrackingConfig
+from rollcall_protocol.step_history import read_rows
 from rollcall_runtime.train import tracking as tracking_module
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
 
+HISTORY = "history.jsonl"
+
+
+@pytest.fixture(autouse=True)
+def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
 
 def tracking(*, first_step: int = 0, **config: str) -> Tracking:
-    return Tracking(job_config(tracking=TrackingConfig(**config)), first_step=first_step)
+    job = job_config(tracking=TrackingConfig(**config))
+    return Tracking(job, history=Path(HISTORY), first_step=first_step)
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -32,11 +41,13 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_a_job_that_asks_for_nothing_gets_nothing(tmp_path: Path) -> None:
+def test_a_job_that_asks_for_nothing_has_its_history_alone(tmp_path: Path) -> None:
     found = tracking()
     found.record(1, {"reward/mean": 0.5})
     found.close()
-    assert list(tmp_path.iterdir()) == []
+    (file,) = tmp_path.iterdir()
+    (row,) = read_rows(file.read_text())
+    assert (file.name, row.step, row.figures) == (HISTORY, 1, {"reward/mean": 0.5})
 
 
 def test_tensorboard_shows_each_figure_by_step(tmp_path: Path) -> None:

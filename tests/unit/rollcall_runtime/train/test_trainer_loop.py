@@ -16,6 +16,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train import trainer_loop
@@ -103,7 +104,7 @@ class FakeRollouts:
         assert at_least == SAVED.number
         return FIRST
 
-    async def publish(self, version: Version, snapshot: WeightSnapshot) -> None:
+    async def publish(self, version: Version, snapshot: WeightSnapshot) -> Publication:
         await self.go.wait()
         if self.error is not None:
             raise self.error
@@ -112,6 +113,7 @@ class FakeRollouts:
         if self._kept is not None:
             self._kept.release()
         self._kept = snapshot
+        return Publication(version, 2, 800, stage_seconds=0.5, commit_seconds=0.25, delta=False)
 
     async def next_batch(self, number: int) -> list[CompletedPrompt]:
         self.asked.append(number)
@@ -341,10 +343,18 @@ async def test_the_figures_of_each_step_are_tracked_and_shown() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
     async with bench.running() as task:
         assert await task
-    assert [step for step, _ in bench.tracking.steps] == [1, 2]
-    figures = bench.tracking.steps[0][1]
+    steps: dict[int, dict[str, float]] = {}
+    for step, figures in bench.tracking.steps:
+        steps.setdefault(step, {}).update(figures)
+    assert sorted(steps) == [0, 1, 2]
+    for name in ("timing_s/stage", "timing_s/commit", "weight_sync/bytes"):
+        assert [name in figures for figures in steps.values()] == [True] * 3, "0: the first weights"
+    figures = steps[1]
     assert figures["reward/mean"] == 0.5
     assert figures["actor/pg_loss"] == 0.1
+    assert (figures["timing_s/stage"], figures["weight_sync/bytes"]) == (0.5, 800.0)
+    assert 0 <= figures["timing_s/wait_for_batch"] < figures["timing_s/step"]
+    assert figures["perf/tokens_per_second"] > 0
     shown = generate_latest(bench.metrics.registry).decode()
     for name, value in [("policy_loss", 0.1), ("gradient_norm", 1.0), ("mismatch_kl", 0.25)]:
         assert (

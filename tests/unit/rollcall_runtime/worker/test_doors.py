@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import resource
 import socket
 import ssl
@@ -37,8 +38,16 @@ async def door(
         known = "Authorization" in request.headers
         return web.Response(text="ok", status=200 if known else 401)
 
+    async def take(request: web.Request) -> web.Response:
+        BODIES.append("begun")
+        try:
+            return web.Response(text=f"{len(await request.read())} bytes")
+        finally:
+            BODIES.append("over")
+
     app = web.Application()
     app.router.add_get("/", answer)
+    app.router.add_post("/", take)
     runner = BoundedRunner(
         app, refused=refused.append, bounds=bounds, shutdown_timeout=0.1, tls=tls
     )
@@ -55,11 +64,13 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 OPENED: list[asyncio.StreamWriter] = []
+BODIES: list[str] = []  # what became of those that were posted
 
 
 @pytest.fixture(autouse=True)
 async def close_streams() -> AsyncIterator[None]:
     yield
+    BODIES.clear()
     while OPENED:
         OPENED.pop().close()
 
@@ -254,6 +265,23 @@ async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(
             writer.close()
             await eventually_equal(refused, ["tls_handshake"] * (left + 1))
         assert await get_by_tls(unused_tcp_port) == 200
+
+
+@pytest.mark.parametrize("end", [b"", b"no record of TLS"])
+async def test_a_client_that_leaves_in_its_body_leaves_no_traceback(
+    unused_tcp_port: int, certificate: TlsContext, caplog: pytest.LogCaptureFixture, end: bytes
+) -> None:
+    async with door(unused_tcp_port, tls=certificate):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=context)
+        writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
+        await eventually_equal(BODIES, ["begun"])
+        os.write(writer.get_extra_info("socket").fileno(), end)
+        writer.transport.abort()
+        await eventually_equal(BODIES, ["begun", "over"])
+        assert await get_by_tls(unused_tcp_port) == 200
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 async def eventually_equal(found: list[str], expected: list[str]) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import ReferenceConfig, ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.worker.environment import (
     new_member,
+    read_front,
     read_reference,
     read_rollout,
     read_trainer,
@@ -61,6 +63,24 @@ def test_a_reference_pod_learns_its_job_and_device_and_needs_no_token(
         audience=pod_contract.reference_audience(JOB.uid),
     )
     assert read.verifier().verify(token).pod == "p"
+
+
+def test_a_front_learns_its_bounds_and_where_the_keys_are(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(FrontConfig(most_running=3)))
+    with pytest.raises(SpecError, match=pod_contract.API_KEYS_DIR):
+        read_front(variables)
+    variables[pod_contract.API_KEYS_DIR] = str(tmp_path)
+    read = read_front(variables)
+    assert (read.front.most_running, read.token()) == (3, "own-token")
+    assert read.keys_file == tmp_path / "api-keys"
+    assert read.certificate is None
+
+
+def test_a_front_without_keys_says_so(variables: dict[str, str]) -> None:
+    variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(FrontConfig(without_keys=True)))
+    assert read_front(variables).keys_file is None
 
 
 def test_a_trainer_learns_its_token_and_its_rank(variables: dict[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from pathlib import Path
 from urllib.request import urlopen
 
 import aiohttp
@@ -84,5 +85,26 @@ async def test_a_worker_that_is_busy_is_healthy_until_it_is_stuck(
         time.sleep(2.5)  # noqa: ASYNC251 - the worker's loop does not run
         await probing
         assert statuses == [200, 503]
+    finally:
+        await server.stop()
+
+
+async def test_files_are_given_once_they_are_there(unused_tcp_port: int, tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    server = MetricsServer(
+        RolloutMetrics(pool="cpu", **JOB),
+        healthy=lambda: "",
+        ready=lambda: "",
+        files={"/history": file},
+    )
+    await server.start("127.0.0.1", unused_tcp_port)
+    url = f"http://127.0.0.1:{unused_tcp_port}/history"
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url) as answer:
+                assert answer.status == 404
+            file.write_text("{}\n")
+            async with session.get(url) as answer:
+                assert (answer.status, await answer.text()) == (200, "{}\n")
     finally:
         await server.stop()

@@ -14,18 +14,21 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.coordinator.ticket_office import TicketOffice
 from rollcall_runtime.rollout.agent_server import AgentServer
+from rollcall_runtime.rollout.generation_door import GenerationDoor
+from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
 from rollcall_runtime.train import supervised_app
 from rollcall_runtime.train.gang_member import admit_ranks
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Doorkeeper, Handler
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.identity.roles import DOORS, RENDEZVOUS, CallerRole, RoleBook
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust, verifier
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.rollout.fake_engine import rollout_metrics
 from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS, doorkeeper
 
 OPERATOR, TRAINER_RANK, MEMBER, REGISTERED = (
@@ -35,22 +38,26 @@ OPERATOR, TRAINER_RANK, MEMBER, REGISTERED = (
     CallerRole.REGISTERED,
 )
 ITSELF, TICKET_HOLDER, STRANGER = CallerRole.ITSELF, CallerRole.TICKET_HOLDER, CallerRole.STRANGER
+FRONT = CallerRole.FRONT
 ALLOWED = {
     ("coordinator", "PUT", pod_contract.ROSTER_ROUTE): {OPERATOR},
     ("coordinator", "GET", pod_contract.OPERATOR_STREAM_ROUTE): {OPERATOR},
     ("coordinator", "GET", pod_contract.MEMBER_STREAM_ROUTE): {TRAINER_RANK, MEMBER, REGISTERED},
+    ("coordinator", "GET", pod_contract.FRONT_STREAM_ROUTE): {FRONT},
     ("coordinator", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
     ("coordinator", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
     ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): {MEMBER},
+    ("coordinator", "POST", pod_contract.TRAJECTORIES_ROUTE): {FRONT},
     ("supervised trainer", "GET", pod_contract.OPERATOR_STREAM_ROUTE): {OPERATOR},
     ("supervised trainer", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
     ("rollout", "POST", pod_contract.DRAIN_ROUTE): {OPERATOR, ITSELF},
     ("rollout", "POST", pod_contract.REGISTER_ROUTE): set(CallerRole),
     ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
+    ("rollout", "POST", pod_contract.GENERATE_ROUTE): {TICKET_HOLDER},
     ("trainer rank", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
     ("reference", "POST", pod_contract.LOGPROBS_ROUTE): {TRAINER_RANK},
 }
-ADDRESS, JOB = "127.0.0.1", job_config(trainer_replicas=2)
+ADDRESS, JOB = "127.0.0.1", job_config(trainer_replicas=2, front=True)
 VERSION = str(Version(Lineage(1, 1), 1))
 KEY = "ab" * 32
 PODS = {
@@ -58,6 +65,7 @@ PODS = {
     MEMBER: ("reverse-cpu-1", "uid-member"),
     REGISTERED: ("reverse-cpu-2", "uid-newcomer"),
     ITSELF: ("reverse-cpu-0", "uid-itself"),
+    FRONT: ("reverse-front-0", "uid-front"),
 }
 
 
@@ -93,8 +101,11 @@ def coordinator() -> list[web.Application]:
         config=JOB,
         bounds=SampleBounds(13, 32),
         stream=SimpleNamespace(serve=reached),
+        front_stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
-        prompts=SimpleNamespace(complete=raise_reached),
+        prompts=SimpleNamespace(
+            complete=raise_reached, trajectories=SimpleNamespace(handle=reached)
+        ),
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
@@ -110,6 +121,17 @@ def coordinator() -> list[web.Application]:
     return [server._membership(), server._completions(), server._weights()]
 
 
+def door(keys: TicketKeys) -> Handler:
+    return GenerationDoor(
+        engine=cast("Any", None),
+        served=ServedVersions(),
+        bounds=SampleBounds(13, 32),
+        tickets=keys,
+        metrics=rollout_metrics(),
+        draining=raise_reached,  # asked after the ticket
+    ).handle
+
+
 def applications() -> dict[str, list[web.Application]]:
     """The listeners' applications, with handlers that record that they were reached."""
     keys = TicketKeys()
@@ -122,6 +144,7 @@ def applications() -> dict[str, list[web.Application]]:
         drain=raise_reached,
         refused=lambda _: None,
         reconnect=reached,
+        generate=door(keys),
     )
     rank = SenderRank(environment=replace(trainer(), rank=1), engines=())
     rank._tickets.accept("default", KEY)
@@ -164,9 +187,10 @@ def token_of(role: CallerRole, *, audience: str = "") -> str:
     return ISSUER.pod_token(job_uid=JOB.uid, pod=pod, pod_uid=uid, audience=audience)
 
 
-def headers_of(role: CallerRole, *, who: str) -> dict[str, str]:
+def headers_of(role: CallerRole, *, who: str, path: str) -> dict[str, str]:
     if role is TICKET_HOLDER:
-        return {pod_contract.TICKET_HEADER: sign_ticket(KEY, VERSION)}
+        opens = pod_contract.GENERATE_ROUTE if path == pod_contract.GENERATE_ROUTE else VERSION
+        return {pod_contract.TICKET_HEADER: sign_ticket(KEY, opens)}
     audience = pod_contract.reference_audience(JOB.uid) if who == "reference" else ""
     token = token_of(role, audience=audience)
     return bearer(token) if token else {}
@@ -189,7 +213,7 @@ async def test_a_role_may_use_its_routes_and_no_others(
     route: tuple[str, str, str], role: CallerRole
 ) -> None:
     who, method, path = route
-    found = await status_of(who, method, path, headers=headers_of(role, who=who))
+    found = await status_of(who, method, path, headers=headers_of(role, who=who, path=path))
     if role in ALLOWED[route] or (path, role) == (pod_contract.MEMBER_STREAM_ROUTE, ITSELF):
         assert found not in {401, 403}
     else:

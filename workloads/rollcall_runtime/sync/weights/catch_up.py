@@ -9,6 +9,7 @@ import json
 import logging
 import re
 import struct
+import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from itertools import accumulate, zip_longest
 import aiohttp
 from aiohttp import web
 
+from rollcall_protocol.membership.member_table import MAX_NEWCOMERS
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
@@ -64,7 +66,7 @@ def parse_version(text: str) -> Version:
 def weights_handler(
     held: Callable[[Version], WeightSnapshot | None],
     *,
-    transfers: int = 4,
+    transfers: int = MAX_NEWCOMERS,
     stall: float = 10.0,
     total: float = 120.0,
     shard: str = "",
@@ -127,6 +129,7 @@ async def _send(
     nbytes = sum(end - start for start, end in ranges)
     response.content_length = _LENGTH.size + len(manifest) + nbytes
     await response.prepare(request)
+    given, began = 0, time.monotonic()
     try:
         async with asyncio.timeout(total):
             await response.write(_LENGTH.pack(len(manifest)) + manifest)
@@ -138,6 +141,7 @@ async def _send(
                     chunk = bytes(await _read(buffer, start, stop, scratch))
                     async with asyncio.timeout(stall):
                         await response.write(chunk)
+                    given += len(chunk)
             await response.write_eof()
     except TimeoutError:
         log.warning(
@@ -150,6 +154,9 @@ async def _send(
             request.transport.abort()  # closing would wait for the reader
     except ConnectionError as error:
         log.info("%s disconnected while it read weights: %s", request.remote, error)
+    finally:
+        seconds = time.monotonic() - began
+        log.info("gave %d bytes of weights to %s in %.2f s", given, request.remote, seconds)
     return response
 
 

@@ -3,6 +3,7 @@
 A model is one flat buffer, in host memory or a device's, whose layout its manifest describes.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -236,7 +237,10 @@ def fill(buffer: FlatBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) 
 
 
 def tensor_view(buffer: FlatBuffer, spec: TensorSpec) -> torch.Tensor:
-    """The tensor, a view of the buffer or a copy; StagingError if this torch lacks its dtype."""
+    """The tensor, a view of the buffer or a copy.
+
+    StagingError if this torch lacks its dtype, or if its bytes are not of its shape.
+    """
     return _view(*_part(buffer, spec))
 
 
@@ -253,6 +257,9 @@ def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
+    if math.prod(spec.shape) * dtype.itemsize != spec.nbytes:
+        problem = f"{spec.nbytes} bytes are not {list(spec.shape)} of {spec.dtype}"
+        raise StagingError(f"tensor {spec.name}: {problem}")
     part = flat[spec.offset : spec.offset + spec.nbytes]
     if spec.offset % dtype.itemsize:  # possible when only some of the buckets were received
         part = part.clone()

@@ -1,4 +1,5 @@
-"""Tickets: a newcomer shows a donor no token, but the coordinator's word for one version.
+"""Tickets: a newcomer shows a donor no token, but the coordinator's word for one version. A front
+shows rollouts the coordinator's word for their door of generation.
 
 A token shown to a rollout could be used in its bearer's name. A ticket opens the weights of one
 version at one donor, which the newcomer has anyway once it has used it. It has no time: it ends
@@ -20,9 +21,9 @@ log = logging.getLogger(__name__)
 LONGEST_VERSION = 100
 
 
-def sign_ticket(key: str, version: str) -> str:
-    """The ticket for a version at the donor with this key (hex)."""
-    return hmac.digest(bytes.fromhex(key), version.encode(), "sha256").hex()
+def sign_ticket(key: str, opens: str) -> str:
+    """The ticket for a version, or for a door, at the member with this key (hex)."""
+    return hmac.digest(bytes.fromhex(key), opens.encode(), "sha256").hex()
 
 
 class TicketKeys:
@@ -35,12 +36,12 @@ class TicketKeys:
         """The coordinator gave this key (hex) on the stream `source`; the former one ends."""
         self._keys[source] = key
 
-    def admits(self, ticket: str, version: str) -> bool:
-        """Whether the coordinator signed `ticket` for this donor and version."""
-        if len(version) > LONGEST_VERSION or not ticket.isascii() or not version.isascii():
+    def admits(self, ticket: str, opens: str) -> bool:
+        """Whether the coordinator signed `ticket` for this member and that version or door."""
+        if len(opens) > LONGEST_VERSION or not ticket.isascii() or not opens.isascii():
             return False
         return any(
-            hmac.compare_digest(ticket, sign_ticket(key, version)) for key in self._keys.values()
+            hmac.compare_digest(ticket, sign_ticket(key, opens)) for key in self._keys.values()
         )
 
     def guard(self, handler: Handler, refused: Callable[[str], None]) -> Handler:

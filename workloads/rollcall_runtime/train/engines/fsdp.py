@@ -150,10 +150,12 @@ class FsdpEngine(ModuleEngine):
 
     def _model_state(self) -> dict[str, Any]:
         # FSDP gives and takes the state of the whole module alone.
-        return renamed_model(get_model_state_dict(self._module), _without_module)
+        state = get_model_state_dict(self._module, options=self._state_options)
+        return renamed_model(state, _without_module)
 
     def _set_model_state(self, state: dict[str, Any]) -> None:
-        set_model_state_dict(self._module, renamed_model(state, _of_module))
+        own = renamed_model(state, _of_module)
+        set_model_state_dict(self._module, own, options=self._state_options)
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         state = get_optimizer_state_dict(self._module, optimizer)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import socket
 from collections.abc import AsyncIterator, Callable
 
@@ -131,6 +132,15 @@ async def test_a_newcomer_gets_every_byte(ip: str) -> None:
     assert stage.served is None
     assert committed(stage) == digests(held)
     assert stage.served == SEVEN
+
+
+async def test_a_donor_logs_how_many_bytes_it_gave(caplog: pytest.LogCaptureFixture) -> None:
+    held = snapshot()
+    with caplog.at_level(logging.INFO):
+        async with donor(holder(held)) as address:
+            await fetch_seven(held.manifest, address)
+    (line,) = [text for text in caplog.messages if text.startswith("gave ")]
+    assert line.startswith(f"gave {held.manifest.total_bytes} bytes of weights to 127.0.")
 
 
 async def test_the_next_donor_is_tried_when_one_is_dead_or_silent() -> None:

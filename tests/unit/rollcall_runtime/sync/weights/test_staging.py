@@ -246,9 +246,19 @@ def test_discarding_frees_the_buffer() -> None:
     assert stage.state.in_use == 0
 
 
-def test_a_dtype_that_this_torch_lacks_is_an_error_of_this_process() -> None:
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (TensorSpec("w", "float3", (1,), 0, 1), "no dtype 'float3'"),
+        (TensorSpec("w", "float16", (2, 4), 0, 32), r"32 bytes are not \[2, 4\] of float16"),
+        (TensorSpec("w", "float32", (3, 4), 0, 32), r"32 bytes are not \[3, 4\] of float32"),
+    ],
+)
+def test_a_tensor_that_cannot_be_read_is_an_error_of_this_process(
+    spec: TensorSpec, problem: str
+) -> None:
     hold = BufferPool(limit=1).take(64, timeout=0)
-    manifest = WeightManifest((TensorSpec("w", "float3", (1,), 0, 1),), 64, 64, made_up(0))
-    with pytest.raises(StagingError, match="no dtype 'float3'") as caught:
+    manifest = WeightManifest((spec,), 64, 64, made_up(0))
+    with pytest.raises(StagingError, match=f"tensor w: .*{problem}") as caught:
         dict(WeightSnapshot(manifest, hold).tensors())
     assert caught.value.own_fault

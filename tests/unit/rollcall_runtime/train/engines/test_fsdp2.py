@@ -19,7 +19,14 @@ from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.train.batches import random_batch
-from tests.unit.rollcall_runtime.train.reference import SEED, Reference, loss, setup, update_policy
+from tests.unit.rollcall_runtime.train.reference import (
+    SEED,
+    Reference,
+    assert_trained_alike,
+    loss,
+    setup,
+    update_policy,
+)
 
 
 @contextmanager
@@ -72,7 +79,7 @@ def test_it_trains_as_plain_torch_does(engine: Fsdp2Engine) -> None:
             assert got.gradient_norm == pytest.approx(want.gradient_norm, rel=1e-5)
             assert dict(got.metrics) == pytest.approx(dict(want.metrics), abs=1e-6)
     for name, tensor in engine.named_weights():
-        torch.testing.assert_close(tensor, reference.weights[name], atol=1e-5, rtol=0)
+        assert_trained_alike(name, tensor, reference.weights[name])
 
 
 def test_where_torch_cannot_gather_again_it_is_refused(

@@ -10,7 +10,12 @@ from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.engines import two_ranks
-from tests.unit.rollcall_runtime.train.reference import Reference, setup, update_policy
+from tests.unit.rollcall_runtime.train.reference import (
+    Reference,
+    assert_trained_alike,
+    setup,
+    update_policy,
+)
 from tests.unit.rollcall_runtime.train.two_processes import run_two_ranks
 
 SECONDS = 100  # for both processes, imports included
@@ -67,7 +72,7 @@ def test_exported_weights_are_those_of_one_process(
 ) -> None:
     for result in results:
         for name, tensor in result["weights"].items():
-            torch.testing.assert_close(tensor, reference[0].weights[name], atol=1e-5, rtol=0)
+            assert_trained_alike(name, tensor, reference[0].weights[name])
 
 
 @pytest.mark.slow
@@ -110,4 +115,4 @@ def test_one_rank_goes_on_from_what_two_saved(
     for got, want in zip(stats, expected, strict=True):
         assert got.loss == pytest.approx(want.loss, abs=1e-5)
     for name, tensor in after.items():
-        torch.testing.assert_close(tensor, straight_on.weights[name], atol=1e-5, rtol=0)
+        assert_trained_alike(name, tensor, straight_on.weights[name])

@@ -10,6 +10,8 @@ from zlib import crc32
 import torch
 from torch import nn
 
+from rollcall_protocol.train_settings import lora_targets
+from rollcall_runtime.models.adapter_files import down_name, up_name
 from rollcall_runtime.models.weight_loading import WeightReader
 from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
@@ -77,22 +79,32 @@ def add_adapters(model: nn.Module, settings: EngineSettings) -> None:
     except ImportError as error:
         problem = f"low-rank adapters need the package peft: {error}"
         raise SpecError(f"{FIELD}.config.loraRank", problem) from error
-    targets = [name.strip() for name in settings.lora_targets.split(",") if name.strip()]
     config = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]  # peft divides by it alone
-        target_modules=targets,
+        target_modules=list(lora_targets(settings.lora_targets)),
     )
     try:
         with torch.random.fork_rng(devices=[]):
             inject_adapter_in_model(config, model)
     except ValueError as error:
         raise SpecError(f"{FIELD}.config.loraTargets", str(error)) from error
+    if any(".lora_embedding_" in name for name, _ in model.named_parameters()):
+        problem = f"{settings.lora_targets!r} names embeddings; only linear layers get adapters"
+        raise SpecError(f"{FIELD}.config.loraTargets", problem)
 
 
 def exported_name(name: str) -> str:
     """The name that a parameter has in the model without adapters; "" for one of an adapter."""
     return "" if ".lora_" in name else name.replace(".base_layer.", ".")
+
+
+def adapter_name(name: str) -> str:
+    """The name in PEFT's files of an adapter's parameter; "" for one of the model's own."""
+    for own, named in ((_DOWN, down_name), (_UP, up_name)):
+        if name.endswith(f".{own}"):
+            return named(name.removesuffix(f".{own}"))
+    return ""
 
 
 def adapter_of(

@@ -14,12 +14,14 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
 )
 from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
     get_model_state_dict,
     get_optimizer_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
 )
 
+from rollcall_protocol.train_settings import ADAPTER
 from rollcall_runtime.models.model_parts import (
     attention_heads,
     layers,
@@ -207,10 +209,14 @@ class ModuleEngine(MicrobatchedEngine):
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
         tensors: dict[str, Any] = {"model": self._model_state()}
-        if self._optimizer is not None and self._optimizer.state:
+        if self._optimizer is not None and self._any_rank_has_stepped(self._optimizer):
             tensors[_OPTIMIZER] = self._optimizer_state(self._optimizer)
         state = self._checkpoint_state(state)
         return prepare_save(self.setup.ranks, path, tensors=tensors, state=state)
+
+    def _any_rank_has_stepped(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Collective: a rank whose shards are all of what is not trained has no state itself."""
+        return any(self.setup.ranks.gather(bool(optimizer.state)))
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)
@@ -231,10 +237,16 @@ class ModuleEngine(MicrobatchedEngine):
 
     def _model_state(self) -> dict[str, Any]:
         """Parameters and buffers by the names that a checkpoint has for them: the source's."""
-        return get_model_state_dict(self._model)
+        return get_model_state_dict(self._model, options=self._state_options)
 
     def _set_model_state(self, state: dict[str, Any]) -> None:
-        set_model_state_dict(self._model, state)
+        set_model_state_dict(self._model, state, options=self._state_options)
+
+    @property
+    def _state_options(self) -> StateDictOptions:
+        """Where adapters alone leave the trainer nothing else of the model ever changes."""
+        alone = self.setup.settings.lora_export == ADAPTER
+        return StateDictOptions(ignore_frozen_params=alone, strict=not alone)
 
     def _optimizer_state(self, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         return get_optimizer_state_dict(self._model, optimizer)

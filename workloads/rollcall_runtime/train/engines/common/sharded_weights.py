@@ -9,7 +9,13 @@ import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-from rollcall_runtime.train.engines.common.lora import LowRankAdapter, adapter_of, exported_name
+from rollcall_protocol.train_settings import ADAPTER
+from rollcall_runtime.train.engines.common.lora import (
+    LowRankAdapter,
+    adapter_name,
+    adapter_of,
+    exported_name,
+)
 from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
 
 if TYPE_CHECKING:
@@ -31,16 +37,21 @@ class ExportedWeight:
 
 
 def exported_weights(state: Mapping[str, Tensor], settings: EngineSettings) -> list[ExportedWeight]:
-    """The weights of a model's state by the names of its source; a tied one once, as the first."""
+    """The weights of a model's state by the names of its source; a tied one once, as the first.
+
+    Where the adapters alone leave the trainer these are their tensors, by PEFT's names.
+    """
+    alone = settings.lora_export == ADAPTER
     found: list[ExportedWeight] = []
     seen: set[int] = set()
     for name, tensor in state.items():
-        exported = exported_name(name)
+        exported = adapter_name(name) if alone else exported_name(name)
         if not exported or id(tensor) in seen:
             continue
         seen.add(id(tensor))
         info = WeightInfo(exported, tensor.dtype, tuple(tensor.shape))
-        found.append(ExportedWeight(info, tensor.detach(), adapter_of(name, state, settings)))
+        adapter = None if alone else adapter_of(name, state, settings)
+        found.append(ExportedWeight(info, tensor.detach(), adapter))
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.worker.errors import SpecError
@@ -75,3 +76,77 @@ def test_training_goes_on_from_a_checkpoint(ranks: TrainerProcessGroup, tmp_path
 def test_layers_that_the_model_does_not_have_are_refused(ranks: TrainerProcessGroup) -> None:
     with pytest.raises(SpecError, match=r"config\.loraTargets: .*q_proj.* not found"):
         opened(ranks, lora_rank=2)
+
+
+def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in found.items())
+
+
+# --- where the adapters alone leave the trainer ---
+
+ALONE: dict[str, Any] = {**LORA, "lora_export": "adapter"}
+
+
+def own(engine: Fsdp2Engine) -> dict[str, Tensor]:
+    """The model's own weights, as they are in the engine."""
+    state = engine._model.state_dict()
+    return {name: tensor.clone() for name, tensor in state.items() if ".lora_" not in name}
+
+
+def test_only_their_tensors_are_exported_and_the_model_stays_as_it_was(
+    ranks: TrainerProcessGroup,
+) -> None:
+    engine = opened(ranks, **ALONE)
+    before, first = own(engine), weights(engine)
+    names = {
+        f"base_model.model.blocks.{number}.{layer}.lora_{matrix}.weight"
+        for number in range(2)
+        for layer in ("qkv", "up")
+        for matrix in "AB"
+    }
+    assert set(first) == names
+    assert [info.name for info in engine.weight_info()] == list(first)
+    assert {shard.info.name for shard in engine.weight_shards()} == names
+    losses = [update_policy(engine, random_batch(seed=1))[0].loss for _ in range(4)]
+    assert losses[-1] < losses[0]
+    assert all(not torch.equal(tensor, first[name]) for name, tensor in weights(engine).items())
+    assert_equal(own(engine), before)
+
+
+def test_what_is_exported_makes_another_trainer_compute_the_same(
+    ranks: TrainerProcessGroup,
+) -> None:
+    engine, batch = opened(ranks, **ALONE), random_batch(seed=9)
+    update_policy(engine, random_batch(seed=1))
+    other = opened(ranks, **ALONE)
+    other.load_weights(weights(engine))
+    found, expected = (one.forward(batch).logprobs for one in (other, engine))
+    assert found is not None
+    assert expected is not None
+    assert torch.equal(found, expected)
+
+
+def test_a_checkpoint_holds_their_tensors_alone_and_training_goes_on_bit_for_bit(
+    ranks: TrainerProcessGroup, tmp_path: Path
+) -> None:
+    engine, path = opened(ranks, **ALONE), tmp_path / "step-1"
+    update_policy(engine, random_batch(seed=1))
+    engine.save_checkpoint(path, state={"step": 1})
+    saved = MetadataReader(path).read_metadata().state_dict_metadata
+    model = {name for name in saved if name.startswith("model.")}
+    assert len(model) == 8
+    assert all(".lora_" in name for name in model)
+    resumed = opened(ranks, **ALONE)
+    assert resumed.load_checkpoint(path) == {"step": 1}
+    assert_equal(weights(resumed), weights(engine))
+    expected = update_policy(engine, random_batch(seed=2))
+    assert update_policy(resumed, random_batch(seed=2)) == expected
+    assert_equal(weights(resumed), weights(engine))
+    with pytest.raises(ValueError, match="is of another model"):
+        opened(ranks, **LORA).load_checkpoint(path)
+
+
+def test_embeddings_get_no_adapters(ranks: TrainerProcessGroup) -> None:
+    with pytest.raises(SpecError, match=r"config\.loraTargets: 'embed' names embeddings"):
+        opened(ranks, lora_rank=2, lora_targets="embed")
