@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
 from rollcall_operator.api.status import EpochRecord, RLJobStatus, SessionRecord, SyncGroupStatus
 from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_runtime.front.metrics import FrontMetrics
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMetrics
 
@@ -40,6 +41,7 @@ def render() -> str:
         "Operator": set(_of(_operator().registry)),
         "Trainer": {*_of(trainer.registry), *_totals(tuple(trainer.labels))},
         "Rollout": set(_of(rollout.registry)),
+        "Front": set(_of(FrontMetrics(namespace="n", job="j").registry)),
         "Reference": set(_of(ReferenceMetrics(namespace="n", job="j").registry)),
     }
     lines = []

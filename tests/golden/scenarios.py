@@ -107,6 +107,7 @@ REWARD_ERRORS = {
     RewardErrorKind.TOO_LARGE: "2000000.0",
     RewardErrorKind.TIMED_OUT: "30 s",
     RewardErrorKind.PROCESS_DIED: "signal SIGKILL",
+    RewardErrorKind.BAD_ANSWER: "step returned None, not (observation, reward, done)",
 }
 
 

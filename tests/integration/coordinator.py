@@ -26,7 +26,8 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
 )
 from rollcall_protocol.wire.roster import Roster
-from rollcall_runtime.coordinator.operator_stream import OperatorStream, handle_roster_push
+from rollcall_runtime.coordinator.roster_push import handle_roster_push
+from rollcall_runtime.coordinator.state_stream import StateStream
 from rollcall_runtime.worker.auth import Doorkeeper
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
@@ -59,11 +60,11 @@ class Coordinator:
     strangers: list[str] = field(default_factory=list)
     sessions: list[SessionReport] = field(default_factory=list)  # after the first of the roster
     _members: dict[str, Member] = field(default_factory=dict)
-    _stream: OperatorStream = field(init=False)
+    _stream: StateStream = field(init=False)
     _runner: web.AppRunner | None = None
 
     def __post_init__(self) -> None:
-        self._stream = OperatorStream(self._snapshot)
+        self._stream = StateStream(self._snapshot)
 
     async def start(self) -> None:
         """Listen on the pod's address."""
@@ -91,7 +92,7 @@ class Coordinator:
 
     async def start_again(self) -> None:
         """Listen after `stop`, with the roster that it held."""
-        self._stream = OperatorStream(self._snapshot)
+        self._stream = StateStream(self._snapshot)
         await self.start()
 
     def say(self, members: Mapping[str, Member]) -> None:

@@ -45,7 +45,7 @@ def _die_at(number: int, *, after: bool) -> None:
     count = 0
     send = Transport._once
 
-    async def once(self: Transport, method: str, url: str, **rest: Any) -> dict[str, Any]:
+    async def once(self: Transport, method: str, url: str, **rest: Any) -> bytes:
         nonlocal count
         if method == "GET" or rest["plural"] in _UNCOUNTED:
             return await send(self, method, url, **rest)

@@ -41,6 +41,7 @@ from tests.integration.operator_process import OperatorProcess
 JOB_TEMPLATES = (
     "spec.trainer.template",
     "spec.reference.template",
+    "spec.front.template",
     "spec.rollouts[cpu].template",
 )
 
@@ -155,6 +156,7 @@ async def test_every_template_of_every_kind_is_held_to_it(guarded: ClusterUser) 
     bad = TemplateCase("host", pod={"hostNetwork": True})
     job = job_with(bad)
     job["spec"]["reference"] = {"template": job["spec"]["trainer"]["template"]}
+    job["spec"]["front"] = {"template": job["spec"]["trainer"]["template"], "withoutApiKeys": True}
     pool = job["spec"]["rollouts"][0]
     pool["template"] = with_additions(pool["template"], bad)
     at = ", ".join(f"{place}.spec.hostNetwork" for place in JOB_TEMPLATES)
@@ -243,6 +245,19 @@ async def test_a_certificate_of_ones_own_is_one_of_the_listed_secrets(guarded: C
     await guarded.apply(suspended)
     suspended["spec"]["tls"]["secretName"] = "another"
     assert "spec.tls.secretName" in await refusal(guarded, suspended)
+
+
+async def test_a_fronts_secrets_are_of_the_listed_ones(guarded: ClusterUser) -> None:
+    def with_front(**secrets: str) -> Object:
+        job = example()
+        own = {"template": job["spec"]["trainer"]["template"], "apiKeysSecret": SECRET}
+        job["spec"]["front"] = own | secrets
+        return job
+
+    assert not await refusal(guarded, with_front(tlsSecret=SECRET))
+    for field in ("apiKeysSecret", "tlsSecret"):
+        said = await refusal(guarded, with_front(**{field: "another"}))
+        assert f"may use the Secrets of admissionPolicy.secrets only: {SECRET}" in said
 
 
 def with_tls(job: Object, tls: Object) -> Object:

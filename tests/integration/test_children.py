@@ -65,6 +65,7 @@ async def settled(user: ClusterUser, cluster: Cluster) -> list[str]:
     return operator_writes(cluster.writes(), namespace=user.namespace)
 
 
+@pytest.mark.alone
 async def test_all_children_are_there_within_a_second_of_the_apply(
     user: ClusterUser, cluster: Cluster, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,6 +51,7 @@ class DataSource:
         return self.column or ("prompt" if self.template else "")
 
 
+FRONT = "builtin:front"  # no prompts: agents' trajectories, which the front records
 REASONING_GYM = "builtin:reasoning-gym/"
 MAX_WEIGHT = 10_000
 MAX_TEMPLATE = 16_384
@@ -75,3 +76,10 @@ class DataConfig:
             raise ValueError("at least one source is needed")
         if self.max_tokens < 0:
             raise ValueError("maxTokens must be at least 0")
+        if len(self.sources) > 1 and any(source.name == FRONT for source in self.sources):
+            raise ValueError(f"{FRONT} must be the only source")
+
+    @property
+    def from_front(self) -> bool:
+        """Whether the job trains on agents' trajectories, and has no prompts."""
+        return self.sources[0].name == FRONT

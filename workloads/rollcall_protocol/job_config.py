@@ -191,6 +191,35 @@ class RewardScoringConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class EnvironmentConfig:
+    """What answers a response between its turns: a class `module:class`, or functions as tools.
+
+    `config` are the arguments of the class. A response has at most `max_turns` turns that are
+    sampled; each call of the environment has `step_seconds` seconds.
+    """
+
+    function: str = ""
+    tools: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
+    max_turns: int = 8
+    step_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if bool(self.function) == bool(self.tools):
+            raise ValueError("exactly one of function and tools must be given")
+        if self.max_turns < 1:
+            raise ValueError("maxTurns must be at least 1")
+        if not self.step_seconds > 0:
+            raise ValueError("stepSeconds must be above 0")
+
+    @property
+    def shown(self) -> str:
+        """Its name in messages."""
+        return self.function or ", ".join(self.tools)
+
+
+@dataclass(frozen=True, slots=True)
 class RewardErrorConfig:
     """What a sample is whose reward function gives no usable reward, within `timeout` seconds.
 
@@ -277,7 +306,8 @@ class JobConfig:
     cpu; `reward_function` is empty if the reward is a sum of parts, which `reward_scoring` has;
     `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
     by resource name. After the last step the model is written to the folder `export_path`, unless
-    that is empty. `tls`: the doors of coordinator and reference pods speak TLS.
+    that is empty. `tls`: the doors of coordinator and reference pods speak TLS. `front`: pods
+    of the job answer agents in the form of OpenAI's API.
     """
 
     namespace: str
@@ -300,6 +330,7 @@ class JobConfig:
     reward_model: RewardModelConfig | None = None
     reward_scoring: RewardScoringConfig = field(default_factory=RewardScoringConfig)
     reward_errors: RewardErrorConfig = field(default_factory=RewardErrorConfig)
+    environment: EnvironmentConfig | None = None
     health: HealthConfig = field(default_factory=HealthConfig)
     evaluation: EvaluationConfig | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
@@ -307,6 +338,7 @@ class JobConfig:
     trainer_device: str = "auto"
     trainer_accelerators: dict[str, int] = field(default_factory=dict)
     tls: bool = False
+    front: bool = False
 
     @property
     def trainer_ranks(self) -> int:

@@ -6,6 +6,8 @@ from enum import IntEnum
 CONFIG = "ROLLCALL_CONFIG"  # JobConfig as JSON
 POOL_CONFIG = "ROLLCALL_POOL_CONFIG"  # PoolConfig as JSON; rollouts only
 REFERENCE_CONFIG = "ROLLCALL_REFERENCE_CONFIG"  # ReferencePodConfig as JSON; reference pods only
+FRONT_CONFIG = "ROLLCALL_FRONT_CONFIG"  # FrontConfig as JSON; fronts only
+API_KEYS_DIR = "ROLLCALL_API_KEYS_DIR"  # a folder: the mounted Secret with the front's API keys
 COORDINATOR = "ROLLCALL_COORDINATOR"  # DNS name of trainer rank 0
 POD_NAME = "ROLLCALL_POD_NAME"  # downward API
 POD_UID = "ROLLCALL_POD_UID"  # downward API
@@ -23,6 +25,7 @@ TOKEN_FILE = "token"  # noqa: S105 - of trainers and rollouts, for the coordinat
 REFERENCE_TOKEN_FILE = "reference-token"  # noqa: S105 - of trainers, for reference pods
 TRUST_FILE = "trust.json"  # TrustBundle as JSON
 TLS_CERTIFICATE, TLS_KEY = "tls.crt", "tls.key"  # of a Secret of type kubernetes.io/tls, PEM
+API_KEYS_FILE = "api-keys"  # one key a line
 TERMINATION_LOG = "/dev/termination-log"  # why a container exited; shown in the job's conditions
 
 READINESS_GATE = "rollcall.dev/weights-in-sync"
@@ -33,6 +36,7 @@ COMPLETIONS_PORT = 7071  # coordinator: completions, apart from membership and w
 AGENT_PORT = 7072  # rollout: weights for peers, drain, reconnect requests
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
 REFERENCE_PORT = 7074  # reference pod: log-probabilities for the trainer
+FRONT_PORT = 7075  # front: agents, in the form of OpenAI's API
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
 MAX_PROCESSES = 64  # in a trainer pod, one rank each
@@ -49,6 +53,9 @@ REGISTER_ROUTE = "/v1/register"  # POST: open another stream
 GANG_ROUTE = "/v1/gang"  # WebSocket: heartbeats between the trainer's ranks
 LOGPROBS_ROUTE = "/v1/logprobs"  # POST: safetensors in both directions
 DRAIN_ROUTE = "/v1/drain"  # POST
+GENERATE_ROUTE = "/v1/generate"  # POST: tokens in, tokens out, one JSON object a line
+TRAJECTORIES_ROUTE = "/v1/trajectories"  # POST: from the front to the coordinator
+FRONT_STREAM_ROUTE = "/v1/front/stream"  # GET: the serving rollouts, one JSON object a line
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:
 # an API server's pod proxy removes Authorization. The coordinator takes either.
@@ -80,6 +87,11 @@ def audience(job_uid: str) -> str:
 def reference_audience(job_uid: str) -> str:
     """The audience of tokens for a job's reference pods, which open no other door."""
     return f"{audience(job_uid)}/reference"
+
+
+def front_pod(job: str, ordinal: int) -> str:
+    """Name of a pod of the front's StatefulSet."""
+    return f"{job}-front-{ordinal}"
 
 
 def trainer_pod(job: str, ordinal: int) -> str:

@@ -13,6 +13,10 @@ from rollcall_protocol.settings_reader import SettingError, camel_case
 SCHEDULES = ("constant", "linear", "cosine")
 PRECISIONS = ("fp32", "bf16")
 OFFLOADS = ("none", "optimizer", "parameters")
+ADAPTER = "adapter"
+LORA_EXPORTS = ("merged", ADAPTER)
+MAX_LORA_RANK = 512
+"""vLLM serves adapters up to this rank."""
 CHECKPOINTING = ("none", "full")
 MAX_LEARNING_RATE = 1.0
 """Above 0 and at most this. AdamW moves each weight by about the learning rate in a step, and those
@@ -44,7 +48,9 @@ class EngineSettings:
     positions at a time (0: all).
 
     `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
-    separated by commas) with scale `lora_alpha` / `lora_rank`, and leaves the rest as it is.
+    separated by commas) with scale `lora_alpha` / `lora_rank`, and no other weights. With
+    `lora_export` merged the whole model leaves the trainer, for rollouts, checkpoints and the final
+    export; with adapter the adapters' tensors alone do.
 
     `threads` is how many cores one operation on a CPU may use; 0 leaves torch's default.
     """
@@ -74,6 +80,7 @@ class EngineSettings:
     lora_rank: int = 0
     lora_alpha: float = 16.0
     lora_targets: str = "q_proj,k_proj,v_proj,o_proj"
+    lora_export: str = "merged"
     threads: int = 1
 
     def __post_init__(self) -> None:
@@ -89,6 +96,7 @@ class EngineSettings:
             raise ValueError("minLearningRate is a share of the learning rate: at most 1")
         if self.schedule != "constant" and not self.decay_steps:
             raise ValueError(f"decaySteps must be positive when schedule is {self.schedule}")
+        _check_adapters(self)
 
 
 _MESH = ("tensor_parallel", "context_parallel", "pipeline_parallel", "replicas")
@@ -114,6 +122,7 @@ _CHOICES = {
     "precision": PRECISIONS,
     "offload": OFFLOADS,
     "activation_checkpointing": CHECKPOINTING,
+    "lora_export": LORA_EXPORTS,
 }
 
 # Settings that every engine has: they are the optimizer's, or of how batches are cut.
@@ -146,6 +155,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "lora_rank",
         "lora_alpha",
         "lora_targets",
+        "lora_export",
     },
     "fsdp2": COMMON
     | {
@@ -161,6 +171,7 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "lora_rank",
         "lora_alpha",
         "lora_targets",
+        "lora_export",
     },
     "megatron": COMMON
     | {
@@ -182,6 +193,24 @@ BUILT_IN: Mapping[str, frozenset[str]] = {
         "compile",
     },
 }
+
+
+def _check_adapters(settings: EngineSettings) -> None:
+    if settings.lora_rank > MAX_LORA_RANK:
+        raise ValueError(f"loraRank must be at most {MAX_LORA_RANK}")
+    if settings.lora_rank:
+        lora_targets(settings.lora_targets)
+    elif settings.lora_export == ADAPTER:
+        raise ValueError("loraRank must be at least 1 when loraExport is adapter")
+
+
+def lora_targets(text: str) -> tuple[str, ...]:
+    """The names in `loraTargets`; ValueError unless they can be names of layers."""
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(part.isidentifier() or part.isdecimal() for n in names for part in n.split(".")):
+        problem = "must be names of linear layers, separated by commas, such as q_proj,v_proj"
+        raise ValueError(f"loraTargets {problem}, not {text!r}")
+    return names
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """`engine.config` of a rollout pool whose inference engine is `vllm`."""
 
-import shlex
 from dataclasses import dataclass
+
+from rollcall_protocol.server_settings import check_at_least_one, check_seconds, split_arguments
 
 VLLM = "vllm"
 """The engine's name."""
@@ -23,6 +24,12 @@ _TAKEN = (
     "--served-model-name",
     "--headless",
     "--grpc",
+    "--enable-lora",
+    "--no-enable-lora",
+    "--lora-modules",
+    "--max-lora-rank",
+    "--max-loras",
+    "--max-cpu-loras",
 )
 
 
@@ -50,23 +57,19 @@ class VllmSettings:
 
     def __post_init__(self) -> None:
         """ValueError says which setting is wrong, by the name that a user gives it."""
-        for name, value in (
-            ("maxTokens", self.max_tokens),
-            ("tensorParallelSize", self.tensor_parallel_size),
-            ("cacheGibibytes", self.cache_gibibytes),
-            ("threads", self.threads),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be at least 1")
+        check_at_least_one(
+            {
+                "maxTokens": self.max_tokens,
+                "tensorParallelSize": self.tensor_parallel_size,
+                "cacheGibibytes": self.cache_gibibytes,
+                "threads": self.threads,
+            }
+        )
         if self.max_model_len < 0:
             raise ValueError("maxModelLen must be at least 0")
-        if not (0 < self.start_seconds <= 86_400 and 1 <= self.silent_seconds <= 3_600):
-            raise ValueError("startSeconds must be at most 86400, silentSeconds from 1 to 3600")
-        for argument in self.command_line():
-            name = argument.partition("=")[0]
-            if name in _TAKEN:
-                raise ValueError(f"arguments must not have {name}, which Rollcall sets")
+        check_seconds(self.start_seconds, self.silent_seconds)
+        self.command_line()
 
     def command_line(self) -> list[str]:
-        """`arguments`, one by one; ValueError for an unclosed quotation."""
-        return shlex.split(self.arguments)
+        """`arguments`, one by one; ValueError for an unclosed quotation, or one that is taken."""
+        return split_arguments(self.arguments, taken=_TAKEN)

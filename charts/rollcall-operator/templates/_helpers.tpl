@@ -96,6 +96,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 dyn({{ . }}).spec.tls.secretName : '')
 {{- end -}}
 
+{{- /* CEL: the Secrets that an RLJob's front mounts, empty texts for those that it does not name. */ -}}
+{{- define "rollcall.frontSecrets" -}}
+(dyn({{ . }}).kind == 'RLJob' && has(dyn({{ . }}).spec.front) ?
+[has(dyn({{ . }}).spec.front.apiKeysSecret) ? dyn({{ . }}).spec.front.apiKeysSecret : dyn(''),
+has(dyn({{ . }}).spec.front.tlsSecret) ? dyn({{ . }}).spec.front.tlsSecret : dyn('')] : [dyn('')])
+{{- end -}}
+
 {{- /* CEL: a list of the pod templates of an RLJob or RolloutPool, with their paths. It is dyn, since the
        schema of the resources does not know what is in a template. */ -}}
 {{- define "rollcall.podTemplates" -}}
@@ -104,6 +111,8 @@ dyn({{ . }}).spec.tls.secretName : '')
 [{'at': dyn('spec.trainer.template'), 'template': dyn({{ . }}).spec.trainer.template}] +
 (has(dyn({{ . }}).spec.reference) && has(dyn({{ . }}).spec.reference.template) ?
 [{'at': dyn('spec.reference.template'), 'template': dyn({{ . }}).spec.reference.template}] : []) +
+(has(dyn({{ . }}).spec.front) ?
+[{'at': dyn('spec.front.template'), 'template': dyn({{ . }}).spec.front.template}] : []) +
 (has(dyn({{ . }}).spec.rollouts) ? dyn({{ . }}).spec.rollouts.map(r,
 {'at': dyn('spec.rollouts[' + r.name + '].template'), 'template': r.template}) : []))
 {{- end -}}

@@ -105,6 +105,7 @@ class Reason(StrEnum):
     REWARD_TOO_LARGE = "RewardTooLarge"
     REWARD_TIMED_OUT = "RewardTimedOut"
     REWARD_PROCESS_DIED = "RewardProcessDied"
+    ENVIRONMENT_FAILED = "EnvironmentFailed"
     # network policies
     ENFORCED = "Enforced"
     NOT_ENFORCED = "NotEnforced"
@@ -138,6 +139,7 @@ PROBLEM_REASONS = frozenset(
         Reason.REWARD_TOO_LARGE,
         Reason.REWARD_TIMED_OUT,
         Reason.REWARD_PROCESS_DIED,
+        Reason.ENVIRONMENT_FAILED,
         Reason.NOT_ENFORCED,
         Reason.JOB_NOT_FOUND,
     }

@@ -69,8 +69,9 @@ class DataSpec(Model):
 
     prompts: DataName | None = None
     """The only source: a builtin (builtin:reverse, builtin:first-letter,
-    builtin:reasoning-gym/<data set>), the path of a JSONL or Parquet file, a directory that the
-    package datasets saved, or a Hugging Face data set id."""
+    builtin:reasoning-gym/<data set>, or builtin:front for agents' trajectories), the path of a
+    JSONL or Parquet file, a directory that the package datasets saved, or a Hugging Face data set
+    id."""
     sources: (
         Annotated[
             list[DataSourceSpec],

@@ -15,6 +15,7 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 TRAINER = "trainer"
 ROLLOUT = "rollout"
 REFERENCE = "reference"
+FRONT = "front"
 
 JOB_REPLICAS = "rollcall.dev/job-replicas"
 """On an owned pool: the last number of replicas that came from the job."""
@@ -47,6 +48,11 @@ def trainer_name(job: str) -> str:
 def reference_name(job: str) -> str:
     """Name of the Deployment and headless Service of a job's reference pods."""
     return f"{job}-reference"
+
+
+def front_name(job: str) -> str:
+    """Name of the StatefulSet and Service of a job's front."""
+    return f"{job}-front"
 
 
 def reference_host(job: str, namespace: str) -> str:

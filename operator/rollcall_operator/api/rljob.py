@@ -6,6 +6,8 @@ from pydantic import Field
 
 from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec
+from rollcall_operator.api.environment import EnvironmentSpec
+from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec, TrackingSpec
 from rollcall_operator.api.network_policy import NetworkPolicySpec
@@ -256,6 +258,7 @@ class RLJobSpec(Model):
         _frozen_for_good("trainer.engine.name", "checkpoints are in its format"),
         _frozen("data"),
         _frozen("reward", optional=True),
+        _frozen("environment", optional=True),
         _frozen("trainer.replicas"),
         _frozen("trainer.processesPerPod", optional=True),
         _frozen("trainer.device"),
@@ -269,6 +272,18 @@ class RLJobSpec(Model):
             cel="oldSelf.suspend || "
             "has(self.reference.template) == has(oldSelf.reference.template)",
             path=".reference.template",
+        ),
+        Rule(
+            message="must not be removed, nor added while the job is not suspended; set "
+            "spec.suspend: true before you add it, or create another RLJob",
+            cel="has(self.front) == has(oldSelf.front) || (oldSelf.suspend && has(self.front))",
+            path=".front",
+        ),
+        Rule(
+            message="must not be given with supervised, which has no rollouts; remove it",
+            cel="!has(self.front) || has(self.algorithm)",
+            holds=lambda spec: spec.front is None or spec.algorithm is not None,
+            path=".front",
         ),
         _frozen("critic"),
         _frozen("rewardModel", optional=True),
@@ -304,6 +319,7 @@ class RLJobSpec(Model):
     model: ModelSpec
     data: DataSpec
     reward: RewardSpec | None = None
+    environment: EnvironmentSpec | None = None
     trainer: TrainerSpec
     rollouts: (
         Annotated[
@@ -324,6 +340,7 @@ class RLJobSpec(Model):
     algorithm: AlgorithmSpec | None = None
     supervised: SupervisedSpec | None = None
     reference: ReferenceSpec = nested(ReferenceSpec)
+    front: FrontSpec | None = None
     critic: CriticSpec = nested(CriticSpec)
     reward_model: RewardModelSpec | None = None
     health: HealthSpec = nested(HealthSpec)

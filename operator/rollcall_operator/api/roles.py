@@ -44,7 +44,7 @@ class ReferenceSpec(Model):
     path: ModelPath | None = None
     """Its weights, as in spec.model.path. Unset: the job's own model."""
     update_every: _Steps = 0
-    """Number of steps after which it takes the policy's weights. 0: it stays as it is."""
+    """Number of steps after which the reference takes the policy's weights. 0: it keeps its own."""
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of pods, each with the whole model; the trainer spreads its requests over them."""
     device: Device = "auto"

@@ -29,7 +29,7 @@ class RolloutEngineSpec(Model):
     name: RolloutEngineName
     """A builtin engine, or one that the image registers by entry point (a qualified name)."""
     config: EngineConfig
-    """Settings of the engine. Those of vllm are checked before a pod starts, others by the pods."""
+    """Settings of the engine. Those of servers are checked before a pod starts, others by pods."""
 
 
 class DrainSpec(Model):

@@ -28,7 +28,7 @@ GROUP_NAME_MAX = 40
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
 TRAIN_ENGINES = ("fsdp2", "fsdp", "megatron", "torchtitan")
-ROLLOUT_ENGINES = ("tiny", "transformers", "vllm")
+ROLLOUT_ENGINES = ("tiny", "transformers", "sglang", "vllm")
 SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"
 

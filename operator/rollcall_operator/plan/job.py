@@ -7,6 +7,7 @@ from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan import apply_needed, failure, job_view
 from rollcall_operator.plan.children import certificates, network_policies, trust
+from rollcall_operator.plan.children import front as front_children
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
@@ -172,6 +173,11 @@ def _children(view: JobView) -> Iterator[Manifest]:
             ),
             user,
         )
+    if spec.front is not None:
+        yield front_children.service(job)
+        wanted = 0 if view.no_pods_wanted else spec.front.replicas
+        front = front_children.stateful_set(job, spec, spec.front, replicas=wanted)
+        yield with_default_user(front, user)
     for rollout in spec.rollouts or ():
         name = labels.pool_name(view.name, rollout.name)
         yield rollout_children.pool(job, rollout, live_pools.get(name))

@@ -15,7 +15,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
     """Read a pod as the API server returns it; a pod without status has not been scheduled."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     conditions = {c["type"]: c for c in status.get("conditions") or ()}
-    worker = _worker_name(metadata, spec)
+    worker = worker_container(pod)
     statuses = {s["name"]: s for s in status.get("containerStatuses") or ()}
     inits = status.get("initContainerStatuses") or ()
     stuck = next((s for s in inits if _init_stuck(s)), None)
@@ -98,10 +98,10 @@ def _almost_ready(spec: Manifest, conditions: dict[str, dict[str, Any]]) -> bool
     return met and conditions.get("Ready", {}).get("status") != "True"
 
 
-def _worker_name(metadata: Manifest, spec: Manifest) -> str:
+def worker_container(pod: Manifest) -> str:
     """The template names it in an annotation, as sidecars may have been injected since."""
-    named = (metadata.get("annotations") or {}).get(labels.WORKER_CONTAINER)
-    containers = spec.get("containers") or ()
+    named = (pod["metadata"].get("annotations") or {}).get(labels.WORKER_CONTAINER)
+    containers = (pod.get("spec") or {}).get("containers") or ()
     return named or (containers[0]["name"] if containers else "")
 
 

@@ -150,6 +150,8 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
     places[f"Deployment/{labels.reference_name(view.name)}"] = "spec.reference.template"
     places[f"Service/{labels.reference_name(view.name)}"] = "metadata.name"
+    places[f"StatefulSet/{labels.front_name(view.name)}"] = "spec.front.template"
+    places[f"Service/{labels.front_name(view.name)}"] = "metadata.name"
     for child in children:
         if child["kind"] == NETWORK_POLICY:
             places[apply_needed.key(child)] = "spec.networkPolicy"

@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from dataclasses import fields
 
 from rollcall_operator.api import labels
+from rollcall_operator.api.quantity import parse_decimal
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec
 from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.children.trainer_ranks import accelerators, processes_per_pod
 from rollcall_operator.plan.children.worker_config import algorithm_settings
+from rollcall_protocol.data_config import FRONT
 from rollcall_protocol.pod_contract import MAX_PROCESSES
 from rollcall_protocol.settings_reader import SettingError, camel_case, read_settings
 from rollcall_protocol.train_settings import (
+    ADAPTER,
     BUILT_IN,
     EngineSettings,
     LoopSettings,
@@ -51,6 +54,11 @@ def trainer_errors(trainer: TrainerSpec) -> Iterator[str]:
             f"{_CONFIG}: {error.problem} (spec.trainer.replicas {trainer.replicas} x "
             f"processesPerPod {processes}); change the settings, or the number of ranks"
         )
+
+
+def sends_adapters(trainer: TrainerSpec) -> bool:
+    """Whether low-rank adapters alone leave the trainer."""
+    return trainer.engine.config.get("loraExport") == ADAPTER
 
 
 def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
@@ -114,15 +122,55 @@ def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
             "spec.algorithm.settings.dynamicSampling: must be false when deterministic is true: "
             "timing decides which groups are left out"
         )
+    yield from _front_errors(spec)
     if spec.reference != ReferenceSpec() and not settings.needs_reference:
         yield (
             "spec.reference: nothing uses a reference model; set "
             "spec.algorithm.settings.klCoefficient above 0, or remove spec.reference"
         )
+    yield from _environment_errors(spec)
+    if spec.reference.path and spec.reference.update_every and sends_adapters(spec.trainer):
+        yield (
+            "spec.reference.path: the policy's adapter fits the job's own model alone, and "
+            "updateEvery has the reference take it; remove path, or set updateEvery to 0"
+        )
     if spec.critic != CriticSpec() and not settings.needs_critic:
         yield (
             "spec.critic: nothing uses a critic; set spec.algorithm.settings.baseline: critic, or "
             "remove spec.critic"
+        )
+
+
+def _environment_errors(spec: RLJobSpec) -> Iterator[str]:
+    reward = spec.reward
+    if reward is None:
+        return
+    functions = {"spec.reward.function": reward.function}
+    for index, part in enumerate(reward.parts or ()):
+        functions[f"spec.reward.parts[{index}].function"] = part.function
+    wanted = [field for field, function in functions.items() if function == "environment"]
+    if wanted and spec.environment is None:
+        yield f"{wanted[0]}: environment is the reward of spec.environment, which is not given"
+    if spec.environment is not None and parse_decimal(reward.verify_share) > 0:
+        yield (
+            "spec.reward.verifyShare: must be 0 with spec.environment: the trainer does not play "
+            "the turns of a sample again"
+        )
+
+
+def _front_errors(spec: RLJobSpec) -> Iterator[str]:
+    """Whether agents' trajectories can be what the job trains on."""
+    names = [source.name for source in spec.data.sources or ()]
+    if FRONT in names:
+        yield f"spec.data.sources: {FRONT} must be the only source; give it as spec.data.prompts"
+    if spec.data.prompts != FRONT:
+        return
+    if spec.front is None:
+        yield f"spec.data.prompts: {FRONT} needs the front that agents use; add spec.front"
+    if spec.algorithm is not None and spec.algorithm.deterministic:
+        yield (
+            f"spec.algorithm.deterministic: must be false with {FRONT}: agents decide when there "
+            "are trajectories"
         )
 
 
@@ -136,6 +184,7 @@ def _supervised_errors(spec: RLJobSpec) -> Iterator[str]:
     unused = {
         "reference": spec.reference != ReferenceSpec(),
         "critic": spec.critic != CriticSpec(),
+        "environment": spec.environment is not None,
         "rewardModel": spec.reward_model is not None,
     }
     for field in (name for name, given in unused.items() if given):

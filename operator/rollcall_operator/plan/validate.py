@@ -87,6 +87,8 @@ def job_errors(spec: RLJobSpec) -> tuple[str, ...]:
         path = "spec.reference.template"
         found.extend(template_errors(spec.reference.template, labels.REFERENCE, path))
         found.extend(reference_errors(spec.reference))
+    if spec.front is not None:
+        found.extend(template_errors(spec.front.template, labels.FRONT, "spec.front.template"))
     if spec.trainer.checkpoint and spec.trainer.checkpoint.volume.empty_dir:
         limit = spec.trainer.checkpoint.volume.empty_dir.size_limit
         if limit is not None and not is_quantity(limit):

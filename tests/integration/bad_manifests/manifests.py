@@ -54,6 +54,9 @@ OWN_REFERENCE: Changes = {
 }
 """A reference in pods of its own."""
 
+FRONT: Changes = {"spec.front": {"apiKeysSecret": "agents", "template": _template("front")}}
+"""Pods that answer agents."""
+
 
 def supervised_job() -> Manifest:
     """The same job, but that it learns the answers in its data."""

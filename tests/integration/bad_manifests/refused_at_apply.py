@@ -1,7 +1,7 @@
 """What the API server refuses by itself."""
 
 from tests.integration.bad_manifests.case import ROLLOUT, SUSPEND_FIRST, TRAINER, Case
-from tests.integration.bad_manifests.manifests import DELETE, OWN_REFERENCE, Changes, job
+from tests.integration.bad_manifests.manifests import DELETE, FRONT, OWN_REFERENCE, Changes, job
 
 
 def _apply(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -31,7 +31,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "unknown inference engine",
         (
             "spec.rollouts[0].engine.name",
-            "unknown inference engine; builtin: tiny, transformers, vllm",
+            "unknown inference engine; builtin: tiny, transformers, sglang, vllm",
         ),
         {"spec.rollouts[0].engine.name": "tinny"},
     ),
@@ -115,6 +115,11 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             {**NO_ALGORITHM, "spec.supervised": {}, f"spec.{field}": job()["spec"][field]},
         )
         for field in ("reward", "rollouts")
+    ),
+    _apply(
+        "supervised training with a front",
+        ("spec.front", "must not be given with supervised", "remove it"),
+        {**NO_ALGORITHM, **FRONT, "spec.supervised": {}},
     ),
     _apply(
         "supervised training changed while it runs",
@@ -369,6 +374,26 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.reward.timeoutSeconds": 0},
     ),
     _apply(
+        "an environment and tools in its place",
+        ("spec.environment", "must have exactly one of function and tools"),
+        {"spec.environment": {"function": "games:Chess", "tools": ["games:roll"]}},
+    ),
+    _apply(
+        "a tool that is no function of a module",
+        ("spec.environment.tools[0]", "must be module:name"),
+        {"spec.environment": {"tools": ["calculator"]}},
+    ),
+    _apply(
+        "an environment that is no class of a module",
+        ("spec.environment.function", "must be module:name"),
+        {"spec.environment": {"function": "chess"}},
+    ),
+    _apply(
+        "no turn to sample",
+        ("spec.environment.maxTurns", "should be greater than or equal to 1"),
+        {"spec.environment": {"function": "games:Chess", "maxTurns": 0}},
+    ),
+    _apply(
         "relative model folder",
         ("spec.model.path", "an absolute path such as /models/mine"),
         {"spec.model.path": "./checkpoints/model"},
@@ -482,6 +507,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             ("reference.path", {}, {"spec.reference.path": "org/other"}),
             ("critic", {}, {"spec.critic.warmupSteps": 5}),
             ("rewardModel", {}, {"spec.rewardModel": {"path": "org/reward"}}),
+            ("environment", {}, {"spec.environment": {"function": "games:Chess"}}),
             ("health", {}, {"spec.health.maxSkippedSteps": 2}),
             ("evaluation", {}, {"spec.evaluation": EVALUATION}),
             ("tracking", {}, {"spec.tracking.folder": "/logs"}),
@@ -524,6 +550,28 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         ("spec.reference.template", "must not be added or removed", "spec.suspend: true first"),
         {"spec.algorithm.settings.klCoefficient": "0.1"},
         then=OWN_REFERENCE,
+    ),
+    _apply(
+        "a front that asks for no key",
+        ("spec.front.apiKeysSecret", "is required", "withoutApiKeys: true"),
+        {**FRONT, "spec.front.apiKeysSecret": DELETE},
+    ),
+    _apply(
+        "a front with and without keys",
+        ("spec.front.withoutApiKeys", "must not be true together with apiKeysSecret"),
+        {**FRONT, "spec.front.withoutApiKeys": True},
+    ),
+    _apply(
+        "a front while the job runs",
+        ("spec.front", "nor added while the job is not suspended", "before you add it"),
+        {},
+        then=FRONT,
+    ),
+    _apply(
+        "a front that is taken away from a suspended job",
+        ("spec.front", "must not be removed"),
+        {**FRONT, "spec.suspend": True},
+        then={"spec.front": DELETE},
     ),
     _apply(
         "a critic that does not learn",
@@ -627,7 +675,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _pool(
         "pool: unknown inference engine",
-        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers, vllm"),
+        ("spec.engine.name", "unknown inference engine; builtin: tiny, transformers, sglang, vllm"),
         {"spec.engine.name": "tinny"},
     ),
     _pool(

@@ -3,6 +3,7 @@
 from tests.integration.bad_manifests.case import REFERENCE, ROLLOUT, TRAINER, Case, Expected
 from tests.integration.bad_manifests.manifests import (
     DELETE,
+    FRONT,
     OWN_REFERENCE,
     Changes,
     changed,
@@ -50,6 +51,30 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         },
     ),
     _reported(
+        "trajectories of agents without a front",
+        ("spec.data.prompts", "builtin:front needs the front that agents use; add spec.front"),
+        {"spec.data.prompts": "builtin:front"},
+    ),
+    _reported(
+        "trajectories of agents beside prompts",
+        ("spec.data.sources", "builtin:front must be the only source", "spec.data.prompts"),
+        {
+            **FRONT,
+            "spec.data.prompts": DELETE,
+            "spec.data.sources": [{"name": "org/sums"}, {"name": "builtin:front"}],
+        },
+    ),
+    _reported(
+        "trajectories of agents in a deterministic job",
+        ("spec.algorithm.deterministic", "must be false with builtin:front"),
+        {
+            **FRONT,
+            "spec.data.prompts": "builtin:front",
+            "spec.algorithm.deterministic": True,
+            "spec.algorithm.maxStaleness": 0,
+        },
+    ),
+    _reported(
         "settings of module:callable",
         ("spec.reward.config", "must be empty for module:callable"),
         {"spec.reward.config": {"column": "answer"}},
@@ -61,6 +86,21 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
             "spec.reward.function": DELETE,
             "spec.reward.parts": [{"name": "a", "function": "m:f", "config": {"column": "b"}}],
         },
+    ),
+    _reported(
+        "settings of tools",
+        ("spec.environment.config", "must be empty with tools"),
+        {"spec.environment": {"tools": ["games:roll"], "config": {"dice": 2}}},
+    ),
+    _reported(
+        "the reward of an environment that there is not",
+        ("spec.reward.function", "the reward of spec.environment, which is not given"),
+        {"spec.reward.function": "environment"},
+    ),
+    _reported(
+        "rewards of turns that the trainer is to verify",
+        ("spec.reward.verifyShare", "must be 0 with spec.environment"),
+        {"spec.environment": {"function": "games:Chess"}, "spec.reward.verifyShare": "0.1"},
     ),
     _reported(
         "settings of a reward beside its parts",
@@ -149,6 +189,39 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         {"spec.rollouts[0].engine": {"name": "vllm"}},
     ),
     _reported(
+        "adapters for an engine that does not serve them",
+        ("spec.rollouts[0].engine.name", "tiny does not serve adapters; name vllm"),
+        {
+            "spec.rollouts[0].engine": {"name": "tiny"},
+            "spec.trainer.engine.config": {"loraRank": 8, "loraExport": "adapter"},
+        },
+    ),
+    _reported(
+        "an adapter without a rank",
+        ("spec.trainer.engine.config", "loraRank must be at least 1 when loraExport is adapter"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "vllm"},
+            "spec.trainer.engine.config": {"loraExport": "adapter"},
+        },
+    ),
+    _reported(
+        "a rank that vllm does not serve",
+        ("spec.trainer.engine.config", "loraRank must be at most 512"),
+        {"spec.trainer.engine.config": {"loraRank": 513}},
+    ),
+    _reported(
+        "a moving reference of another model with adapters",
+        ("spec.reference.path", "the policy's adapter fits the job's own model alone"),
+        {
+            "spec.reference": {"path": "/models/other", "updateEvery": 5},
+            "spec.algorithm.settings": {"klCoefficient": "0.1"},
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "vllm"},
+            "spec.trainer.engine.config": {"loraRank": 8, "loraExport": "adapter"},
+        },
+    ),
+    _reported(
         "an unknown setting of vllm",
         ("spec.rollouts[0].engine.config.maxLen", "unknown setting; known: arguments"),
         {
@@ -171,6 +244,36 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
             "spec.model.path": "/model",
             "spec.rollouts[0].engine": {"name": "vllm", "config": {"tensorParallelSize": 4}},
             f"{ROLLOUT}.containers[0].resources": {"limits": {"nvidia.com/gpu": 2}},
+        },
+    ),
+    _reported(
+        "a builtin model for sglang",
+        ("spec.rollouts[0].engine.name", "sglang does not serve builtin models"),
+        {"spec.rollouts[0].engine": {"name": "sglang"}},
+    ),
+    _reported(
+        "a setting of sglang out of its range",
+        ("spec.rollouts[0].engine.config", "memFractionStatic must be at least 0 and below 1"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "sglang", "config": {"memFractionStatic": "1.5"}},
+        },
+    ),
+    _reported(
+        "an argument of sglang with which no update reaches all weights",
+        ("spec.rollouts[0].engine.config", "arguments must not have --dp-size"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "sglang", "config": {"arguments": "--dp-size 2"}},
+        },
+    ),
+    _reported(
+        "a sampling whose log-probabilities sglang does not say",
+        ("spec.algorithm.sampling.topP", "must be 1 with sglang", "spec.rollouts[0].engine.name"),
+        {
+            "spec.model.path": "/model",
+            "spec.rollouts[0].engine": {"name": "sglang"},
+            "spec.algorithm.sampling": {"topP": "0.9"},
         },
     ),
     _reported(

@@ -23,6 +23,7 @@ def test_arguments_are_split_as_on_a_command_line() -> None:
         ({"startSeconds": "nan"}, "startSeconds must be at most 86400"),
         ({"arguments": "--port 8000"}, "arguments must not have --port, which Rollcall sets"),
         ({"arguments": "--load-format=auto"}, "must not have --load-format"),
+        ({"arguments": "--max-loras=9"}, "must not have --max-loras"),
         ({"arguments": "--x 'open"}, "No closing quotation"),
         ({"gpus": 1}, "gpus: unknown setting"),
     ],

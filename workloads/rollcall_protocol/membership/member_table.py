@@ -14,8 +14,11 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 MAX_CATCH_UPS = 5  # in a row, before a newcomer that never gets current is a suspect
 MAX_DONORS = 3
+MAX_NEWCOMERS = 4  # that a rollout is the first donor of at once
 MAX_ACCUSERS = 2  # newcomers that got wrong weights from a donor, before it is a suspect
 MAX_REASON = 500  # characters; a member's own words reach the job's conditions
+_WAITING = frozenset({MemberState.REGISTERED, MemberState.STALE, MemberState.CATCHING_UP})
+_GIVING = _WAITING | {MemberState.IN_SYNC}  # as a donor, whether in the session yet or not
 
 
 def is_newer_roster(
@@ -44,7 +47,7 @@ class MemberRecord:
     """A registered worker. `ready`: it may have a seat in the next session.
 
     `held` is the version that it serves, `deadline` the end of its catch-up (the machine's clock),
-    `catch_ups` the number of catch-ups in a row, `donors` the addresses that it was sent.
+    `catch_ups` the number of catch-ups in a row, `donors` the addresses that it fetches from.
     `accusers` are the pods that got wrong weights from it: it is no donor any more.
     """
 
@@ -93,8 +96,9 @@ class MemberTable:
     """Registered members of one group, the roster they are checked against, and their versions.
 
     `max_staleness` counts versions. `fallback_donor` (the trainer) is the last donor, so that a
-    catch-up costs it nothing while a rollout holds the version. `absent` has the pods of the roster
-    that did not register in time, with the reason.
+    catch-up costs it nothing while a rollout holds the version. If none does, it gives the version
+    to one newcomer, from which the others get it. `absent` has the pods of the roster that did not
+    register in time, with the reason.
     """
 
     def __init__(
@@ -184,12 +188,8 @@ class MemberTable:
         """Mark waiting members as ready, or have them catch up. `but`: the members with a seat."""
         asked = []
         for uid, member in sorted(self.by_pod.items()):
-            waiting = member.state in {
-                MemberState.REGISTERED,
-                MemberState.STALE,
-                MemberState.CATCHING_UP,
-            }
-            if uid in self.listed and member.connected and waiting and member.id not in but:
+            waiting = member.connected and member.state in _WAITING
+            if uid in self.listed and waiting and member.id not in but:
                 asked += self._admit(member, now)
         return asked
 
@@ -210,7 +210,7 @@ class MemberTable:
         """A newcomer serves a version that it fetched, or failed to fetch one."""
         if member.state is not MemberState.CATCHING_UP:
             return
-        member.deadline, member.reason = None, message.error[:MAX_REASON]
+        member.deadline, member.donors, member.reason = None, (), message.error[:MAX_REASON]
         if not message.error:
             member.held = message.version
 
@@ -268,22 +268,28 @@ class MemberTable:
         member.ready = False
         if member.deadline is not None or member.catch_ups > MAX_CATCH_UPS:
             return []
-        member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
         version, manifest = self._published
-        member.donors = self._choose_donors(version, member.hello.shard)
-        member.deadline = now + self._catch_up_timeout
-        return [SendMessage(member.id, CatchUp(version, manifest, member.donors))]
+        donors = self._choose_donors(version, member.hello.shard)
+        if not donors:
+            return []
+        member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
+        member.donors, member.deadline = donors, now + self._catch_up_timeout
+        return [SendMessage(member.id, CatchUp(version, manifest, donors))]
 
     def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:
         """Peers that hold `version`, or `shard` of it, least busy with other newcomers first; then
-        the trainer.
+        the trainer. Empty if the newcomer has to wait until another one has caught up.
         """
+        peers = [m for m in self.by_pod.values() if m.hello.shard in {"", shard}]
+        holders = [m.donor_address for m in peers if m.held == version and self._may_give(m)]
+        if not holders:
+            given = any(m.donors == (self.fallback_donor,) for m in peers)
+            return () if given else (self.fallback_donor,)
         busy = Counter(m.donors[0] for m in self.by_pod.values() if m.donors)
-        holders = [
-            m.donor_address
-            for m in self.by_pod.values()
-            if m.held == version and m.state is MemberState.IN_SYNC
-            if m.hello.shard in {"", shard} and not m.accusers
-        ]
-        holders.sort(key=lambda address: (busy[address], address))
-        return (*holders[:MAX_DONORS], self.fallback_donor)
+        free = [address for address in holders if busy[address] < MAX_NEWCOMERS]
+        free.sort(key=lambda address: (busy[address], address))
+        return (*free[:MAX_DONORS], self.fallback_donor) if free else ()
+
+    def _may_give(self, member: MemberRecord) -> bool:
+        there = member.connected and member.id.pod_uid in self.listed
+        return there and member.state in _GIVING and not member.accusers

@@ -8,6 +8,7 @@ NetworkPolicy of their own.
 from collections.abc import Iterable
 
 from rollcall_operator.api import labels
+from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children.trainer import common_labels, owner
 from rollcall_operator.plan.model import NETWORK_POLICY, Manifest, PolicyPeers
@@ -36,10 +37,12 @@ def of_job(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> tuple[Manifest
         return ()
     policies = [_policy(job, labels.TRAINER, labels.TRAINER, _to_trainer(job, spec, peers))]
     if spec.algorithm is not None:  # else the job has no rollouts
-        policies.append(_policy(job, ROLLOUTS, labels.ROLLOUT, _to_rollouts(job, peers)))
+        policies.append(_policy(job, ROLLOUTS, labels.ROLLOUT, _to_rollouts(job, spec, peers)))
     if spec.reference.template is not None:
         to_reference = _to_reference(job, peers)
         policies.append(_policy(job, labels.REFERENCE, labels.REFERENCE, to_reference))
+    if spec.front is not None:
+        policies.append(_policy(job, labels.FRONT, labels.FRONT, _to_front(spec.front, peers)))
     if spec.network_policy.egress is not None:
         policies.append(_egress(job, spec.network_policy.egress))
     return tuple(policies)
@@ -54,19 +57,32 @@ def _to_trainer(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> Iterable[
     if spec.algorithm is not None:
         doors = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
         yield {"from": [_pods(job, labels.ROLLOUT)], "ports": _with_data(*doors)}
+        if spec.front is not None:
+            yield {"from": [_pods(job, labels.FRONT)], "ports": [_tcp(port) for port in doors]}
     yield from _to_metrics(peers)
 
 
-def _to_rollouts(job: Manifest, peers: PolicyPeers) -> Iterable[Manifest]:
+def _to_rollouts(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> Iterable[Manifest]:
     yield {
         "from": [_pods(job, labels.TRAINER), _pods(job, labels.ROLLOUT)],
         "ports": _with_data(pod_contract.AGENT_PORT),
     }
+    if spec.front is not None:
+        yield {"from": [_pods(job, labels.FRONT)], "ports": [_tcp(pod_contract.AGENT_PORT)]}
     yield from _to_metrics(peers)
 
 
 def _to_reference(job: Manifest, peers: PolicyPeers) -> Iterable[Manifest]:
     yield {"from": [_pods(job, labels.TRAINER)], "ports": [_tcp(pod_contract.REFERENCE_PORT)]}
+    yield from _to_metrics(peers)
+
+
+def _to_front(front: FrontSpec, peers: PolicyPeers) -> Iterable[Manifest]:
+    """With keys agents may be anywhere; without, they are pods of the namespace."""
+    agents: Manifest = {"ports": [_tcp(pod_contract.FRONT_PORT)]}
+    if front.without_api_keys:
+        agents["from"] = [{"podSelector": {}}]
+    yield agents
     yield from _to_metrics(peers)
 
 

@@ -13,6 +13,7 @@ from rollcall_protocol import pod_contract
 TOKEN_VOLUME = "rollcall-token"  # noqa: S105 - a name
 TRUST_VOLUME = "rollcall-trust"
 TLS_VOLUME = "rollcall-tls"
+API_KEYS_VOLUME = "rollcall-api-keys"
 STATE_VOLUME = "rollcall-state"
 CHECKPOINT_VOLUME = "rollcall-checkpoints"
 TMP_VOLUME = "rollcall-tmp"
@@ -21,6 +22,7 @@ RESERVED_VOLUMES = (
     TOKEN_VOLUME,
     TRUST_VOLUME,
     TLS_VOLUME,
+    API_KEYS_VOLUME,
     STATE_VOLUME,
     CHECKPOINT_VOLUME,
     TMP_VOLUME,
@@ -29,6 +31,7 @@ RESERVED_VOLUMES = (
 TOKEN_PATH = "/var/run/rollcall/token"  # noqa: S105 - a folder
 TRUST_PATH = "/var/run/rollcall/trust"
 TLS_PATH = "/var/run/rollcall/tls"
+API_KEYS_PATH = "/var/run/rollcall/api-keys"
 TOKEN_SECONDS = 3600
 """The kubelet renews a token after 80 % of this."""
 STATE_PATH = "/var/lib/rollcall/state"

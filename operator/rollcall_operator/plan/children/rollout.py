@@ -17,14 +17,13 @@ from rollcall_operator.plan.children.pod_template import (
 from rollcall_operator.plan.children.trainer import common_labels, owner
 from rollcall_operator.plan.children.worker_sets import worker_deployment
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.rollout_settings import vllm_settings
+from rollcall_operator.plan.rollout_settings import is_server, server_settings
 from rollcall_protocol import pod_contract
-from rollcall_protocol.vllm_settings import VLLM
 
 GRACE_BEYOND_DRAIN = 10
 """Seconds between the end of draining and the kill."""
-BEYOND_VLLMS_START = 60
-"""Seconds that a rollout has for its own start before, and to say why vLLM's failed after."""
+BEYOND_SERVERS_START = 60
+"""Seconds that a rollout has for its own start before, and to say why its server's failed after."""
 
 
 def is_owned(pool: Manifest, job_uid: str) -> bool:
@@ -131,12 +130,13 @@ def _extras(
         mounts=(token_mount, *mounts),
         grace_seconds=pool_spec.drain.timeout_seconds + GRACE_BEYOND_DRAIN,
         readiness_gate=pod_contract.READINESS_GATE,
-        shared_memory=pool_spec.engine.name == VLLM,
+        shared_memory=is_server(pool_spec.engine.name),
         startup_seconds=_startup_seconds(pool_spec),
     )
 
 
 def _startup_seconds(pool_spec: RolloutPoolSpec) -> int:
-    if pool_spec.engine.name != VLLM:
+    engine = pool_spec.engine
+    if not is_server(engine.name):
         return STARTUP_SECONDS
-    return ceil(vllm_settings(pool_spec.engine.config).start_seconds) + BEYOND_VLLMS_START
+    return ceil(server_settings(engine.name, engine.config).start_seconds) + BEYOND_SERVERS_START

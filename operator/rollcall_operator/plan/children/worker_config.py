@@ -6,6 +6,8 @@ from typing import get_type_hints
 from rollcall_operator.api import labels
 from rollcall_operator.api.algorithm import AlgorithmSpec, SamplingSpec
 from rollcall_operator.api.data import DataSpec, RowsSpec
+from rollcall_operator.api.environment import EnvironmentSpec
+from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec
 from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rljob import DeltaSpec, RLJobSpec
@@ -18,6 +20,7 @@ from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import job_config as wire
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
+from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
@@ -86,6 +89,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         ),
         reward_scoring=_reward_scoring(spec.reward) if spec.reward else wire.RewardScoringConfig(),
         reward_errors=_reward_errors(spec.reward) if spec.reward else wire.RewardErrorConfig(),
+        environment=_environment(spec.environment) if spec.environment else None,
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
         health=_health(spec.health),
         evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
@@ -96,6 +100,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         trainer_device=spec.trainer.device,
         trainer_accelerators=trainer_ranks.accelerators(spec.trainer.template, labels.TRAINER),
         tls=spec.tls.enabled,
+        front=spec.front is not None,
     )
 
 
@@ -153,6 +158,16 @@ def _reward_errors(spec: RewardSpec) -> wire.RewardErrorConfig:
         max_share=float(parse_decimal(spec.max_error_share)),
         timeout=float(spec.timeout_seconds),
         verify_share=float(parse_decimal(spec.verify_share)),
+    )
+
+
+def _environment(spec: EnvironmentSpec) -> wire.EnvironmentConfig:
+    return wire.EnvironmentConfig(
+        function=spec.function or "",
+        tools=tuple(spec.tools or ()),
+        config=spec.config,
+        max_turns=spec.max_turns,
+        step_seconds=float(spec.step_seconds),
     )
 
 
@@ -252,6 +267,22 @@ def reference_pod_config(spec: ReferenceSpec, template: Manifest) -> wire.Refere
     )
 
 
-def as_json(config: wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig) -> str:
+def front_config(spec: FrontSpec) -> FrontConfig:
+    """Settings that only the front's pods need."""
+    return FrontConfig(
+        most_running=spec.max_running,
+        most_waiting=spec.max_waiting,
+        request_seconds=float(spec.request_seconds),
+        most_trajectories=spec.max_trajectories,
+        most_tokens=spec.max_tokens,
+        trajectory_seconds=float(spec.trajectory_seconds),
+        without_keys=spec.without_api_keys,
+    )
+
+
+WorkerConfig = wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig | FrontConfig
+
+
+def as_json(config: WorkerConfig) -> str:
     """The value of the environment variable: the same settings always give the same text."""
     return json.dumps(encode(config), sort_keys=True, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""Whether the reward function gives usable rewards."""
+"""Whether reward function and environment give usable rewards."""
 
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.plan.job_view import JobView
@@ -12,6 +12,7 @@ _REASONS = {
     RewardErrorKind.TOO_LARGE: Reason.REWARD_TOO_LARGE,
     RewardErrorKind.TIMED_OUT: Reason.REWARD_TIMED_OUT,
     RewardErrorKind.PROCESS_DIED: Reason.REWARD_PROCESS_DIED,
+    RewardErrorKind.BAD_ANSWER: Reason.ENVIRONMENT_FAILED,
 }
 _OUTCOMES = {
     "Reject": "the prompts of such samples are not trained on",
@@ -32,4 +33,6 @@ def rewards_usable(view: JobView) -> list[ConditionState]:
     text = (
         f"{failure.message}. spec.reward.onError is {reward.on_error}: {_OUTCOMES[reward.on_error]}"
     )
-    return [ConditionState(kind, False, _REASONS[failure.error.kind], text)]
+    error = failure.error
+    reason = Reason.ENVIRONMENT_FAILED if error.environment else _REASONS[error.kind]
+    return [ConditionState(kind, False, reason, text)]

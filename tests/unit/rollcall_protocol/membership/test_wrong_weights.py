@@ -22,7 +22,7 @@ from tests.unit.rollcall_protocol.membership.simulated_group import (
 
 V1 = Version(Lineage(1, 1), 1)
 A, B = MemberId("uid-a", "b1"), MemberId("uid-b", "b1")
-AT_A, AT_B, TRAINER = "ip-a:7072", "ip-b:7072", "trainer:7100"
+AT_A, AT_B, AT_C, TRAINER = "ip-a:7072", "ip-b:7072", "ip-c:7072", "trainer:7100"
 
 
 def in_sync() -> CoordinatorMachine:
@@ -104,7 +104,7 @@ def test_a_donor_that_one_newcomer_found_wrong_is_named_and_asked_no_more() -> N
         WrongWeightsReported(A, MemberId("uid-c", "b1"))
     ]
     assert suspects(effects) == {}, "the newcomer may be the one that lies"
-    assert donors_of(coordinator, "d") == (AT_B, TRAINER)
+    assert donors_of(coordinator, "d") == (AT_B, AT_C, TRAINER)
 
 
 def test_a_donor_that_two_newcomers_found_wrong_is_excluded() -> None:

@@ -5,6 +5,7 @@ import pytest
 from tests.unit.rollcall_protocol.model.exhaustive_search import ExhaustiveSearch
 from tests.unit.rollcall_protocol.model.search_scopes import (
     LARGE,
+    LARGEST,
     ONE_JOINS,
     QUICK,
     ROLLOUT_FAULTS,
@@ -29,7 +30,11 @@ def test_no_interleaving_breaks_an_invariant(scope: SearchScope) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("scope", LARGE, ids=str)
+@pytest.mark.parametrize(
+    "scope",
+    [*LARGE, *(pytest.param(scope, marks=pytest.mark.long) for scope in LARGEST)],
+    ids=str,
+)
 def test_no_interleaving_of_a_larger_group_breaks_an_invariant(scope: SearchScope) -> None:
     explore(scope)
 

@@ -16,10 +16,10 @@ from rollcall_protocol.membership.session_formation import SessionFormation
 from rollcall_protocol.membership.version_publisher import VersionPublisher
 from rollcall_protocol.wire.ids import Version
 from tests.unit.rollcall_protocol.model.exhaustive_search import ExhaustiveSearch
-from tests.unit.rollcall_protocol.model.search_scopes import LARGE, QUICK
+from tests.unit.rollcall_protocol.model.search_scopes import LARGE, LARGEST, QUICK
 from tests.unit.rollcall_protocol.model.single_member import explore_member
 
-SCOPES = {scope.name: scope for scope in (*QUICK, *LARGE)}
+SCOPES = {scope.name: scope for scope in (*QUICK, *LARGE, *LARGEST)}
 ALONE = "one member, any message"
 MAX_STATES = 20_000
 

@@ -352,20 +352,28 @@ def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
     assert spec["terminationGracePeriodSeconds"] == 130
 
 
-VLLM = {"spec.rollouts[0].engine": {"name": "vllm"}, "spec.model.path": "/models/qwen"}
+def on_server(engine: str, **config: Any) -> dict[str, Any]:
+    rollout = {"name": engine, "config": config}
+    return {"spec.rollouts[0].engine": rollout, "spec.model.path": "/models/qwen"}
+
+
+VLLM = on_server("vllm")
+SERVERS = pytest.mark.parametrize("engine", ["vllm", "sglang"])
 SHARED_MEMORY = {"medium": "Memory", "sizeLimit": "10Gi"}
 
 
-def test_processes_of_vllm_share_memory_beyond_a_containers_64_mib() -> None:
-    spec = pod_spec(deployment(VLLM))
+@SERVERS
+def test_processes_of_a_server_share_memory_beyond_a_containers_64_mib(engine: str) -> None:
+    spec = pod_spec(deployment(on_server(engine)))
     assert {"name": "rollcall-shm", "emptyDir": SHARED_MEMORY} in spec["volumes"]
     mount = {"name": "rollcall-shm", "mountPath": "/dev/shm"}
     assert mount in spec["containers"][0]["volumeMounts"]
 
 
-def test_vllm_has_as_long_to_start_as_its_settings_say() -> None:
-    slow = {"spec.rollouts[0].engine": {"name": "vllm", "config": {"startSeconds": 1800}}}
-    for changes, seconds in ((VLLM | slow, 1860), (VLLM, 660), ({}, 300)):
+@SERVERS
+def test_a_server_has_as_long_to_start_as_its_settings_say(engine: str) -> None:
+    slow = on_server(engine, startSeconds=1800)
+    for changes, seconds in ((slow, 1860), (on_server(engine), 660), ({}, 300)):
         (container,) = pod_spec(deployment(changes))["containers"]
         probe = container["startupProbe"]
         assert probe["failureThreshold"] * probe["periodSeconds"] == seconds

@@ -55,3 +55,14 @@ def test_without_a_report_the_condition_stays() -> None:
     simulator.snapshot = None
     simulator.converge(2)
     assert condition(simulator)[1] == "RewardRaised"
+
+
+def test_an_error_of_the_environment_has_a_reason_of_its_own() -> None:
+    simulator = running()
+    error = replace(RAISED.error, environment=True)
+    failure = replace(RAISED, function="games:Chess", error=error)
+    simulator.report(reward_failure=failure)
+    simulator.converge(2)
+    status, reason, message = condition(simulator)
+    assert (status, reason) == ("False", "EnvironmentFailed")
+    assert message.startswith("games:Chess raised KeyError")
