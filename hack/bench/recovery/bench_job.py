@@ -7,8 +7,9 @@ from typing import Any
 from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
 from hack.bench.recovery.worker_log import LoggedStep, WorkerLog
 from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
+from hack.cluster.examples import example
 from hack.cluster.installation import RELEASE, SYSTEM_NAMESPACE
-from hack.cluster.kubectl import Kubectl, example, wait_for
+from hack.cluster.kubectl import Kubectl, wait_for
 from rollcall_protocol import pod_contract
 
 JOB, POOL = "reverse", "reverse-cpu"
@@ -172,7 +173,7 @@ class BenchJob:
 
     def _make_token(self) -> str:
         """A token of the operator for the job, which coordinators take."""
-        job = self.kubectl.get("rljob", JOB)
+        job = self.kubectl.job(JOB)
         return self._cluster.run(
             "create",
             "token",

@@ -8,7 +8,7 @@ from typing import Any
 from hack.bench.recovery.bench_job import CPU, BenchJob
 from hack.bench.recovery.scale_up import FEW, MANY, SCALE_SECONDS
 from hack.bench.recovery.trial_statistics import TrialResult
-from hack.cluster.kubectl import WORKER_IMAGE
+from hack.cluster.examples import WORKER_IMAGE
 
 NAME = "imports"
 CODE = "import time; at = time.time(); import torch; print(at, time.time())"

@@ -1,1 +1,1 @@
-"""Updates of vLLM's weights: pauses, faults, lost requests, log-probabilities, tokens a second."""
+"""vLLM under updates, kills and newcomers: pauses, faults, lost requests, times, bytes."""

@@ -22,10 +22,20 @@ PROMPT = tuple(range(3, 35))
 
 
 @dataclass(slots=True)
+class Sampled:
+    """What came to a request; `arrived`: the version that each token had when it came."""
+
+    prompt: tuple[int, ...]
+    seed: int
+    response: Response = field(default_factory=Response)
+    arrived: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
 class Load:
     """What the streams got. `times` of tokens are of each stream, in seconds of the clock."""
 
-    responses: list[tuple[tuple[int, ...], Response]] = field(default_factory=list)
+    responses: list[Sampled] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     unfinished: int = 0
     times: list[list[float]] = field(default_factory=list)
@@ -68,19 +78,18 @@ async def load(served: Served, *, streams: int, tokens: int) -> AsyncIterator[Lo
 async def _stream(
     served: Served, found: Load, ending: asyncio.Event, number: int, tokens: int
 ) -> None:
-    prompt = (number, *PROMPT)
     sampling, count = SamplingConfig(max_tokens=tokens), 0
     while not ending.is_set():
         count += 1
-        request = GenerationRequest(prompt, sampling, seed=1000 * number + count)
-        whole = Response()
+        one = Sampled((number, *PROMPT), seed=1000 * number + count)
+        found.responses.append(one)  # also what came before a failure
+        request = GenerationRequest(one.prompt, sampling, one.seed)
         try:
             async for piece in served.engine.generate(request):
-                whole = piece.after(whole)
+                one.response = piece.after(one.response)
+                one.arrived += piece.versions
                 found.times[number].extend([time.monotonic()] * len(piece.tokens))
         except (RuntimeError, OSError, ValueError) as error:
             found.failures.append(f"{type(error).__name__}: {error}")
-            found.responses.append((prompt, whole))  # what came before the failure
             return
-        found.unfinished += not whole.finished or len(whole.tokens) != tokens
-        found.responses.append((prompt, whole))
+        found.unfinished += not one.response.finished or len(one.response.tokens) != tokens

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
-import random
 import statistics
 import time
-from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from hack.bench.vllm_updates import replay
-from hack.bench.vllm_updates.fault_file import Fault, FaultFile
+from hack.bench.vllm_updates.answers import answers
 from hack.bench.vllm_updates.load import PROMPT, load
+from hack.bench.vllm_updates.own_versions import recorded
 from hack.bench.vllm_updates.served_models import (
-    FAULT,
-    LARGE,
     SMALL,
     loaded_from_disk,
     random_model,
@@ -27,33 +23,30 @@ from rollcall_runtime.rollout.inference_engine import GenerationRequest
 from rollcall_runtime.vllm_plugin import staged_file
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
 
-    from transformers import Qwen2ForCausalLM
+    from transformers import PreTrainedModel
 
     from hack.bench.vllm_updates.served_models import Served
-    from rollcall_protocol.wire.partial_responses import Response
 
 Figures = dict[str, Any]
 
-PROMPTS = ((5, 9, 11, 40, 7, 33), PROMPT, (1, 2, 3))
-CHECKED_TOKENS = 12
 STREAMS = 8
 SECONDS_BETWEEN_UPDATES = 5.0
 _CALL_SECONDS = 120.0
 
 
-async def pauses(folder: Path, *, rounds: int) -> Figures:
-    """How long streams stand still for an update of 229 MB: by Rollcall, and by vLLM itself.
+async def pauses(folder: Path, models: Sequence[PreTrainedModel], *, rounds: int) -> Figures:
+    """How long streams stand still for an update: by Rollcall, and by vLLM itself.
 
     vLLM's own is its in-place reload of the same file in shared memory, so without any transport.
     Each has a server, one after the other.
     """
-    models = [random_model(LARGE, seed=seed, tied=False) for seed in range(2)]
     ours = await _pauses_of(_rollcalls_update, folder / "ours", models, rounds)
     own = await _pauses_of(_vllms_own_update, folder / "own", models, rounds)
     return {
+        "megabytes": round(sum(p.nbytes for p in models[0].parameters()) / 1e6),
         "pause_ratio": statistics.median(ours) / statistics.median(own),
         "pause_ms": [round(1000 * seconds, 1) for seconds in ours],
         "vllms_pause_ms": [round(1000 * seconds, 1) for seconds in own],
@@ -63,7 +56,7 @@ async def pauses(folder: Path, *, rounds: int) -> Figures:
 async def _pauses_of(
     update: Callable[[Served], Awaitable[tuple[float, float]]],
     folder: Path,
-    models: Sequence[Qwen2ForCausalLM],
+    models: Sequence[PreTrainedModel],
     rounds: int,
 ) -> list[float]:
     """Of each round: the median over the streams of their longest gap."""
@@ -119,19 +112,19 @@ async def _vllms_own_update(found: Served) -> tuple[float, float]:
 async def updates_under_load(folder: Path, *, updates: int, tied: bool) -> Figures:
     """Requests that fail in `updates` updates, tokens whose version is wrong, log-probabilities.
 
-    After each update a prompt whose prefix was cached before is compared with transformers.
+    After each update a prompt whose prefix was cached before is compared with transformers. The
+    versions of tokens are compared with vLLM's own: as they were when the tokens came, and at last.
     """
     models = [random_model(SMALL, seed=seed, tied=tied) for seed in range(2)]
     differences: list[float] = []
     async with served(folder, models) as found:
-        async with load(found, streams=STREAMS, tokens=100) as running:
-            for number in range(updates):
-                await found.update()
-                request = GenerationRequest(PROMPT, SamplingConfig(max_tokens=4), seed=number)
-                response = await found.respond(request)
-                differences += replay.differences(found, PROMPT, response)
-        mixed = _mixed_tokens(found, running.responses)
-    several = sum(len(set(response.versions)) > 1 for _, response in running.responses)
+        with recorded() as vllms:
+            async with load(found, streams=STREAMS, tokens=100) as running:
+                for _ in range(updates):
+                    differences += await _differences_after_an_update(found)
+        mixed = replay.mixed_tokens(found, running.responses)
+    versions = [(one, vllms[one.seed]) for one in running.responses if one.seed in vllms]
+    several = sum(len(set(one.response.versions)) > 1 for one in running.responses)
     return {
         "updates": updates,
         "responses": len(running.responses),
@@ -140,38 +133,60 @@ async def updates_under_load(folder: Path, *, updates: int, tied: bool) -> Figur
         "mixed_outputs": mixed,
         "logprob_mean": statistics.mean(differences),
         "logprob_max": max(differences),
+        "tokens_with_vllms_version": sum(len(own) for _, own in versions),
+        "versions_corrected": sum(_unequal(one.arrived, own) for one, own in versions),
+        "versions_that_differ": sum(_unequal(one.response.versions, own) for one, own in versions),
     }
 
 
-def _mixed_tokens(found: Served, responses: list[tuple[tuple[int, ...], Response]]) -> int:
-    """Tokens that the weights of their version did not sample, with their prompts."""
-    return sum(
-        difference > replay.MIXED
-        for prompt, response in responses
-        for difference in replay.differences(found, prompt, response)
-    )
+async def _differences_after_an_update(found: Served) -> list[float]:
+    """Of log-probabilities, from those of transformers in float32."""
+    await found.update()
+    request = GenerationRequest(PROMPT, SamplingConfig(max_tokens=4), seed=10**9 + found.version)
+    return replay.differences(found, PROMPT, await found.respond(request))
 
 
-async def throughput(folder: Path, *, rounds: int, seconds: float) -> Figures:
-    """Tokens a second with an update of 229 MB every 5 s, divided by none; windows alternate."""
-    models = [random_model(LARGE, seed=seed, tied=False) for seed in range(2)]
+def _unequal(versions: Sequence[int], others: Sequence[int]) -> int:
+    return sum(one != other for one, other in zip(versions, others, strict=True))
+
+
+async def bfloat16(folder: Path, *, updates: int) -> Figures:
+    """Log-probabilities of a server in bfloat16, against transformers with the float32 weights."""
+    models = [random_model(SMALL, seed=seed, tied=True) for seed in range(2)]
+    differences: list[float] = []
+    async with served(folder, models, dtype="bfloat16") as found:
+        for _ in range(updates):
+            differences += await _differences_after_an_update(found)
+    return {
+        "bfloat16_logprob_mean": statistics.mean(differences),
+        "bfloat16_logprob_max": max(differences),
+    }
+
+
+async def throughput(
+    folder: Path, models: Sequence[PreTrainedModel], *, windows: int, seconds: float
+) -> Figures:
+    """Tokens a second with an update every 5 s, divided by none; windows of both alternate."""
     rates: dict[bool, list[float]] = {False: [], True: []}
+    updates = 0
     async with (
         served(folder, models) as found,
         load(found, streams=STREAMS, tokens=200) as running,
     ):
         await asyncio.sleep(3)
-        for number in range(2 * rounds):
+        for number in range(2 * windows):
             with_updates = bool(number % 2)
             before, began = running.tokens, time.monotonic()
             while (passed := time.monotonic() - began) < seconds:
                 if with_updates:
                     await found.update()
+                    updates += 1
                 following = passed + SECONDS_BETWEEN_UPDATES
                 await asyncio.sleep(max(0.0, min(following, seconds) + began - time.monotonic()))
             rates[with_updates].append((running.tokens - before) / (time.monotonic() - began))
     return {
         "throughput_ratio": sum(rates[True]) / sum(rates[False]),
+        "updates_in_windows": updates,
         "tokens_per_second": [round(rate, 1) for rate in rates[False]],
         "tokens_per_second_with_updates": [round(rate, 1) for rate in rates[True]],
     }
@@ -187,114 +202,10 @@ async def identical(folder: Path) -> Figures:
         models = [random_model(SMALL, seed=seed, tied=tied) for seed in range(2)]
         own = folder / f"tied-{tied}"
         async with served(own, models) as found:
-            await _answers(found)
+            await answers(found)
             for _ in range(3):
                 await found.update()
-            updated = await _answers(found)
+            updated = await answers(found)
         async with loaded_from_disk(own / "fresh", models[found.version % 2]) as fresh:
-            equal.append(updated == await _answers(fresh))
+            equal.append(updated == await answers(fresh))
     return {"identical": all(equal)}
-
-
-Answers = list[tuple[tuple[int, ...], tuple[float, ...]]]
-
-
-async def _answers(found: Served) -> Answers:
-    """Tokens and log-probabilities, of most likely tokens and of sampled ones."""
-    answers = []
-    for top_k in (1, 0):
-        sampling = SamplingConfig(max_tokens=CHECKED_TOKENS, top_k=top_k)
-        for prompt in PROMPTS:
-            response = await found.respond(GenerationRequest(prompt, sampling, seed=11))
-            answers.append((response.tokens, response.logprobs))
-    return answers
-
-
-def plan_faults(count: int, *, restarts: int, tensors: int, modules: int, seed: int) -> list[Fault]:
-    """Faults of which at most `restarts` end the server, in an order by `seed`."""
-    rng = random.Random(seed)
-
-    def ending() -> Iterator[Fault]:
-        yield Fault("exchange", modules // 2, "raise")
-        yield Fault("finish", 0, "raise")
-        yield Fault("load", tensors // 2, "kill")
-        yield Fault("load", tensors - 1, "stop")
-        yield Fault("exchange", 1, "kill")
-        yield Fault("call", "prepare", "raise")
-        yield Fault("call", "wait", "kill")
-        while True:
-            yield Fault("exchange", rng.randrange(modules + 1), "raise")
-
-    ends = ending()
-    faults = [next(ends) for _ in range(restarts)]
-    every = [Fault("read", 0, "raise"), *(Fault("load", n, "raise") for n in range(tensors + 1))]
-    faults += [every[number % len(every)] for number in range(count - restarts)]
-    rng.shuffle(faults)
-    return faults
-
-
-@dataclass(slots=True)
-class FaultCounts:
-    """What came of faults, by phase and kind."""
-
-    made: Counter[str] = field(default_factory=Counter)
-    out_of_service: int = 0
-    bad_ready: int = 0
-    mixed: int = 0
-    not_made: list[str] = field(default_factory=list)
-
-
-async def faults(folder: Path, *, count: int, restarts: int, seed: int) -> Figures:
-    """Faults at each tensor and phase of an update, while requests run.
-
-    After each, either the server is out of service, or it answers with the former weights as
-    before, bit by bit; then the same update is made.
-    """
-    models = [random_model(SMALL, seed=number, tied=True) for number in range(2)]
-    tensors, modules = len(list(models[0].named_parameters())), 20
-    left = plan_faults(count, restarts=restarts, tensors=tensors, modules=modules, seed=seed)
-    counts = FaultCounts()
-    servers = 0
-    while left:
-        servers += 1
-        async with served(folder / str(servers), models, silent_seconds=2.0) as found:
-            planned = FaultFile(folder / str(servers) / FAULT)
-            while left and not found.engine.failure:
-                await _one_fault(found, planned, left.pop(), counts)
-    return {
-        "faults": sum(counts.made.values()),
-        "faults_by_kind": dict(sorted(counts.made.items())),
-        "faults_not_made": counts.not_made,
-        "out_of_service": counts.out_of_service,
-        "bad_ready": counts.bad_ready,
-        "mixed_outputs_by_faults": counts.mixed,
-    }
-
-
-async def _one_fault(found: Served, planned: FaultFile, fault: Fault, counts: FaultCounts) -> None:
-    before, version = await _answers(found), found.version
-    planned.plan(fault)
-    async with load(found, streams=2, tokens=40) as running:
-        await asyncio.sleep(0.05)
-        try:
-            await found.update()
-        except (RuntimeError, TimeoutError):
-            if found.engine.failure:  # as the agent does; paused requests would wait for ever
-                await found.engine.close()
-    made = not planned.take_back()
-    if made:
-        counts.made[f"{fault.phase} {fault.kind}"] += 1
-    else:
-        counts.not_made.append(f"{fault.phase} {fault.at} {fault.kind}")
-    counts.mixed += _mixed_tokens(found, running.responses)
-    if found.engine.failure:
-        counts.out_of_service += 1
-        return
-    if found.version != version:  # the update was made
-        counts.bad_ready += made
-        return
-    if found.engine.version != version or await _answers(found) != before:
-        counts.bad_ready += 1
-    await found.update()
-    if found.engine.version != version + 1:
-        counts.bad_ready += 1

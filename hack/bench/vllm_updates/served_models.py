@@ -9,17 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from hack.bench.vllm_updates import fault_file
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine, _body, _piece
+from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine
+from rollcall_runtime.rollout.engines.vllm.server import choices
+from rollcall_runtime.rollout.engines.vllm.serving_engine import new_tokens
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 
     from torch import Tensor
+    from transformers import PreTrainedModel
 
 FAULT = "fault.json"
 """The file of faults in a server's folder."""
@@ -59,14 +62,28 @@ def random_model(size: ModelSize, *, seed: int, tied: bool) -> Qwen2ForCausalLM:
     return Qwen2ForCausalLM(config)  # it has no dropout
 
 
+@torch.no_grad()
+def from_directory(directory: Path) -> list[PreTrainedModel]:
+    """The model there in float32, and one of weights beside its own; no token ends a response."""
+    models: list[PreTrainedModel] = []
+    for spread in (0.0, 0.05):
+        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        model.config.eos_token_id = model.generation_config.eos_token_id = None
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.add_(spread * parameter.std() * torch.randn_like(parameter))
+        models.append(model)
+    return models
+
+
 class Served:
     """A vLLM that serves `models` in turn: version 1 has the weights of the second, and so on."""
 
-    def __init__(self, engine: VllmEngine, models: Sequence[Qwen2ForCausalLM]) -> None:
+    def __init__(self, engine: VllmEngine, models: Sequence[PreTrainedModel]) -> None:
         self.engine, self.models = engine, models
         self.version = 0
 
-    def model(self, version: int) -> Qwen2ForCausalLM:
+    def model(self, version: int) -> PreTrainedModel:
         return self.models[version % len(self.models)]
 
     def weights(self, version: int) -> Iterator[tuple[str, Tensor]]:
@@ -96,7 +113,11 @@ class Served:
 
 @asynccontextmanager
 async def served(
-    folder: Path, models: Sequence[Qwen2ForCausalLM], *, silent_seconds: float = 60.0
+    folder: Path,
+    models: Sequence[PreTrainedModel],
+    *,
+    dtype: str = "float32",
+    silent_seconds: float = 60.0,
 ) -> AsyncIterator[Served]:
     """A server in `folder`, which is made, with version 1."""
     folder.mkdir(parents=True)
@@ -105,7 +126,7 @@ async def served(
         fault_file.VARIABLE: str(folder / FAULT),
         "PYTHONPATH": f"{ROOT}:{ROOT}/workloads:{_write_plugin(folder)}",
     }
-    config = {"dtype": "float32", "silentSeconds": silent_seconds}
+    config = {"dtype": dtype, "silentSeconds": silent_seconds, "maxModelLen": POSITIONS}
     engine = VllmEngine(model=str(folder / "model"), config=config)
     try:
         await engine.start()
@@ -117,7 +138,7 @@ async def served(
 
 
 @asynccontextmanager
-async def loaded_from_disk(folder: Path, model: Qwen2ForCausalLM) -> AsyncIterator[Served]:
+async def loaded_from_disk(folder: Path, model: PreTrainedModel) -> AsyncIterator[Served]:
     """A server that reads the weights by itself, as version 0."""
     model.save_pretrained(folder / "model")
     engine = _FromDisk(model=str(folder / "model"), config={"dtype": "float32"})
@@ -132,10 +153,10 @@ async def loaded_from_disk(folder: Path, model: Qwen2ForCausalLM) -> AsyncIterat
 class _FromDisk(VllmEngine):
     async def generate(self, request: GenerationRequest) -> AsyncGenerator[NewTokens, None]:
         """The same requests; vLLM has no number for weights that it loaded by itself."""
-        sampling, _ = self._sampling(request)
-        async for choice in self._server.client.stream(_body(list(request.prompt), sampling)):
-            choice.pop("weight_versions", None)
-            yield _piece(choice, 0, [])
+        body = self._request_body(request)
+        assert body is not None
+        async for choice in choices(self._server.client, body):
+            yield new_tokens(choice, 0)
 
     def _arguments(self, directory: Path) -> list[str]:
         given = super()._arguments(directory)
