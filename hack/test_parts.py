@@ -23,11 +23,12 @@ HERE = "not gpu and not alone"
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
+SLOW = f"pytest tests/local tests/unit {SIDE_BY_SIDE} {SHOW_SLOWEST} -m"
 LONGEST_E2E = " ".join(
     f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
 )
 
-USUAL_E2E = "not every_engine and not vllm"
+USUAL_E2E = "not every_engine and not vllm and not vllm_soak"
 E2E_SIDE_BY_SIDE = f"-n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'"
 
 
@@ -59,11 +60,12 @@ PARTS = (
             "lint-imports",
             "rollcall-operator crds --check",
             "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
+            "rollcall-operator reference --check",
         ),
     ),
     Part(
         name="unit",
-        minutes=2.5,
+        minutes=5,
         commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
     Part(
@@ -81,17 +83,24 @@ PARTS = (
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
     Part(
         name="integration",
-        minutes=3.5,
-        commands=(f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}",),
+        minutes=4.5,
+        commands=(
+            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not alone'",
+            "pytest tests/integration -m alone",
+        ),
     ),
     Part(name="mutants", minutes=5.5, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
-        minutes=10,
+        minutes=15,
         # The longest are in tests/local: begun last, they would run on with one core idle.
-        commands=(
-            f"pytest tests/local tests/unit {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'slow and {HERE}'",
-        ),
+        commands=(f"{SLOW} 'slow and not long and {HERE}'",),
+    ),
+    Part(
+        name="slow-whole",
+        minutes=15,
+        commands=(f"{SLOW} 'slow and {HERE}'",),
+        named_only=True,
     ),
     Part(
         name="alone",
@@ -107,7 +116,7 @@ PARTS = (
     ),
     Part(
         name="e2e",
-        minutes=7.5,
+        minutes=14,
         # The longest tests first: begun last, they would run on alone.
         commands=(f"pytest {LONGEST_E2E} tests/e2e {E2E_SIDE_BY_SIDE}",),
     ),
@@ -116,6 +125,13 @@ PARTS = (
         minutes=4,
         commands=(f"pytest tests/e2e -m 'alone and {USUAL_E2E}'",),
     ),
+    # Builds the image with vLLM, and puts it into a node.
+    Part(
+        name="e2e-vllm",
+        minutes=6,
+        commands=(f"pytest tests/e2e -n 2 {SHOW_SLOWEST} -m vllm",),
+        named_only=True,
+    ),
     # Builds an image with every training engine, and puts it into the nodes.
     Part(
         name="e2e-engines",
@@ -123,11 +139,10 @@ PARTS = (
         commands=("pytest tests/e2e -m every_engine",),
         named_only=True,
     ),
-    # Builds the image with vLLM, and puts it into a node.
     Part(
-        name="e2e-vllm",
-        minutes=12,  # an estimate: measured in two pieces, on a slow machine
-        commands=("pytest tests/e2e -m vllm",),
+        name="soak-vllm",
+        minutes=5,
+        commands=("pytest tests/e2e -m vllm_soak",),
         named_only=True,
     ),
     Part(
@@ -156,11 +171,16 @@ def main() -> int:
     )
     named = parser.parse_args().part or [part.name for part in PARTS if not part.named_only]
     chosen = [part for part in PARTS if part.name in named]
+    took: list[str] = []
+    status = 0
     for number, part in enumerate(chosen):
+        began = time.monotonic()
         status = run(part, number=number + 1, of=len(chosen), after=chosen[number + 1 :])
+        took.append(f"{part.name} {(time.monotonic() - began) / 60:.1f}")
         if status:
-            return status
-    return 0
+            break
+    announce(f"minutes: {', '.join(took)}{' (failed)' if status else ''}")
+    return status
 
 
 def run(part: Part, *, number: int, of: int, after: list[Part]) -> int:
@@ -171,7 +191,6 @@ def run(part: Part, *, number: int, of: int, after: list[Part]) -> int:
         f"part {number} of {of}: {part.name}, usually {part.minutes:g} min{rest}"
         + (f" ({left:g} min)" if after else "")
     )
-    began = time.monotonic()
     for command in part.commands:
         program, *arguments = shlex.split(command)
         status = subprocess.run([BIN / program, *arguments], cwd=ROOT, check=False).returncode
@@ -180,7 +199,6 @@ def run(part: Part, *, number: int, of: int, after: list[Part]) -> int:
                 f'{part.name} failed: {command}; repeat it with: make test PARTS="{part.name}"'
             )
             return status
-    announce(f"{part.name} passed in {(time.monotonic() - began) / 60:.1f} min")
     return 0
 
 

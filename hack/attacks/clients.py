@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import io
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
 
 CONNECT_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
+PIECE_BYTES = 2**16
 CLOSED = 0  # in place of a status: the connection was closed without an answer
 
 
@@ -54,7 +54,9 @@ async def request(
 ) -> int:
     """The status of the answer; CLOSED if there was none. TimeoutError after `seconds`."""
     sent = {**(bearer(token) if token else {}), **(headers or {})}
-    data = io.BytesIO(body) if body is not None else None
+    if body is not None:
+        sent["Content-Length"] = str(len(body))
+    data = _pieces(body) if body is not None else None
     timeout = aiohttp.ClientTimeout(total=seconds)
     try:
         async with (
@@ -159,6 +161,13 @@ async def until_closed(socket: aiohttp.ClientWebSocketResponse, *, seconds: floa
     except (aiohttp.ClientError, OSError):
         return True
     return True
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    """Parts of a body: aiohttp would copy the whole body before it sends the first bytes."""
+    for start in range(0, len(body), PIECE_BYTES):
+        yield body[start : start + PIECE_BYTES]
+        await asyncio.sleep(0)  # in which aiohttp notices that the worker closed
 
 
 @cache

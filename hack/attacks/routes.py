@@ -47,6 +47,9 @@ ROUTES = (
     Route("agent", "POST", pod_contract.DRAIN_ROUTE),
     Route("agent", "GET", pod_contract.WEIGHTS_ROUTE),
     Route("reference", "POST", pod_contract.LOGPROBS_ROUTE),
+    Route("membership", "GET", pod_contract.FRONT_STREAM_ROUTE),
+    Route("completions", "POST", pod_contract.TRAJECTORIES_ROUTE),
+    Route("agent", "POST", pod_contract.GENERATE_ROUTE),
 )
 """All but that for reconnect requests, which everybody may send."""
 

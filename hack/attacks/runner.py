@@ -44,7 +44,7 @@ class AttackRunner:
     async def run(self, attack: Attack) -> AttackOutcome:
         """Do one attack, then wait until the job trains on and serves the right weights."""
         job = self._job
-        before, lines = await job.refusals(), worker_vitals.tracebacks(job.workers)
+        before, logged = await job.refusals(), worker_vitals.tracebacks(job.workers)
         worker_vitals.forget_peaks(job.workers)
         began, first = time.monotonic(), self._step
         problem = await self._attack(attack)
@@ -53,8 +53,9 @@ class AttackRunner:
         )
         problem = problem or await self._problem_after()
         counted = await self._counted(attack, before)
-        if not problem and worker_vitals.tracebacks(job.workers) > lines:
-            problem = "a worker logged a traceback"
+        new = [found for found in worker_vitals.tracebacks(job.workers) if found not in logged]
+        if new and not problem:
+            problem = f"a worker logged a traceback: {new[0]}"
         now = worker_vitals.process_ids(job.workers)
         return AttackOutcome(
             attack=attack,

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from tests.local.pods import Pod
 
 KIB_IN_MIB = 1024
+TRACEBACK_CHARACTERS = 3000
+_TRACEBACK = "Traceback (most recent call last)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,19 @@ def memory(pods: Sequence[Pod]) -> dict[str, WorkerMemory]:
     return found
 
 
-def tracebacks(pods: Sequence[Pod]) -> int:
-    """How many tracebacks the workers have logged."""
-    return sum(pod.log().count("Traceback (most recent call last)") for pod in pods)
+def tracebacks(pods: Sequence[Pod]) -> list[str]:
+    """The tracebacks that the workers have logged in all lives: each as its pod and its text."""
+    texts = [
+        (pod.name, log.read_text(errors="replace"))
+        for pod in pods
+        for log in pod.logs
+        if log.exists()
+    ]
+    return [
+        f"{name}: {_TRACEBACK}{rest[:TRACEBACK_CHARACTERS]}"
+        for name, text in texts
+        for rest in text.split(_TRACEBACK)[1:]
+    ]
 
 
 def _mib(text: str) -> float:

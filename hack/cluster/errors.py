@@ -66,6 +66,10 @@ class CommandError(ClusterError):
         self.failure, self.output, self.log = failure, output, log
 
 
+class KubectlError(ClusterError):
+    """kubectl, or a reading in its place, failed; the message has what was said."""
+
+
 def explain(error: Exception, *, log: Path | None = None) -> str:
     """One paragraph: what failed, what it said last, where the whole log is, what to do.
 

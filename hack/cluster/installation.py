@@ -5,7 +5,8 @@ import json
 from pathlib import Path
 
 from hack.cluster import cache, go_build, images, lifecycle, progress
-from hack.cluster.kubectl import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE, Kubectl
+from hack.cluster.examples import OPERATOR_IMAGE, PREFIX, ROOT, TAG, WORKER_IMAGE
+from hack.cluster.kubectl import Kubectl
 from hack.cluster.network_policies import daemon_set
 from hack.cluster.progress import Step
 from hack.cluster.subprocesses import run

@@ -1,44 +1,46 @@
-"""The cluster as a user reaches it: kubectl, and the pods' metrics through the API server."""
+"""The cluster as a user reaches it: kubectl; and what is read once a second, without one."""
 
 import json
 import os
-import re
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
-import yaml
-
-from hack.cluster.errors import ClusterError
+from hack.cluster.api_reader import ApiReader
+from hack.cluster.errors import KubectlError
+from rollcall_operator.api import labels
+from rollcall_operator.kube.resources import PODS, RL_JOBS
 
 T = TypeVar("T")
-
-ROOT = Path(__file__).parents[2]
-# On a cluster of one's own (ROLLCALL_USE_KUBECONFIG=1) images come from where `make push` put them.
-PREFIX = os.environ.get("IMAGE_PREFIX", "rollcall")
-TAG = os.environ.get("IMAGE_TAG", "dev")
-OPERATOR_IMAGE = f"{PREFIX}/operator:{TAG}"
-WORKER_IMAGE = f"{PREFIX}/worker-cpu:{TAG}"
-
-
-class KubectlError(ClusterError):
-    """kubectl failed; the message has its standard error."""
 
 
 class Kubectl:
     """Runs the real kubectl against one cluster and namespace."""
 
-    def __init__(self, *, binary: str, kubeconfig: str, namespace: str = "default") -> None:
-        self._binary, self._kubeconfig = binary, kubeconfig
+    def __init__(
+        self,
+        *,
+        binary: str,
+        kubeconfig: str,
+        namespace: str = "default",
+        reader: ApiReader | None = None,
+    ) -> None:
+        self._binary, self.kubeconfig = binary, kubeconfig
         self._command = [binary, "--namespace", namespace]
         self._environment = {**os.environ, "KUBECONFIG": kubeconfig}
+        self._reader = reader or ApiReader(kubeconfig)
         self.namespace = namespace
 
     def within(self, namespace: str) -> "Kubectl":
         """The same cluster, another namespace."""
-        return Kubectl(binary=self._binary, kubeconfig=self._kubeconfig, namespace=namespace)
+        return Kubectl(
+            binary=self._binary,
+            kubeconfig=self.kubeconfig,
+            namespace=namespace,
+            reader=self._reader,
+        )
 
     def run(self, *arguments: str, text: str | None = None, seconds: float = 60) -> str:
         """Run kubectl; returns its standard output. Raises KubectlError."""
@@ -85,7 +87,7 @@ class Kubectl:
         """Of a worker pod: rollcall_ and vllm: metrics, name to value (labels: last one wins)."""
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:9090/proxy/metrics"
         found: dict[str, float] = {}
-        for line in self.run("get", "--raw", path, seconds=3).splitlines():
+        for line in self._reader.get(path, seconds=3).splitlines():
             if line.startswith(("rollcall_", "vllm:")):
                 name, value = line.rsplit(" ", 1)
                 found[name.split("{")[0]] = float(value)
@@ -93,8 +95,16 @@ class Kubectl:
 
     def rollouts(self, job: str) -> list[dict[str, Any]]:
         """The job's rollout pods that are not being deleted."""
-        pods = self.items("pods", "--selector", f"rollcall.dev/job={job},rollcall.dev/role=rollout")
+        selector = quote(f"{labels.JOB}={job},{labels.ROLE}={labels.ROLLOUT}")
+        path = f"{PODS.path(namespace=self.namespace)}?labelSelector={selector}"
+        pods = json.loads(self._reader.get(path, seconds=10))["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def job(self, name: str) -> dict[str, Any]:
+        """An RLJob."""
+        path = RL_JOBS.path(namespace=self.namespace, name=name)
+        found: dict[str, Any] = json.loads(self._reader.get(path, seconds=10))
+        return found
 
 
 def wait_for(what: str, look: Callable[[], T | None], *, seconds: float, every: float = 0.5) -> T:
@@ -122,19 +132,3 @@ def is_ready(pod: dict[str, Any]) -> bool:
     """Whether a pod is Ready, its gate on the weights included."""
     conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
     return conditions.get("Ready") == "True"
-
-
-def with_images(text: str) -> str:
-    """A manifest of examples/ with the images that IMAGE_PREFIX and IMAGE_TAG name."""
-    return re.sub(r"\brollcall/([-a-z0-9]+):dev\b", rf"{PREFIX}/\1:{TAG}", text)
-
-
-def example(name: str, **changes: Any) -> dict[str, Any]:
-    """An object of examples/, with some of its metadata or spec.algorithm changed by keyword."""
-    text = (ROOT / "examples" / name).read_text(encoding="utf-8")
-    manifest: dict[str, Any] = yaml.safe_load(with_images(text))
-    if "name" in changes:
-        manifest["metadata"]["name"] = changes.pop("name")
-    if changes:
-        manifest["spec"].setdefault("algorithm", {}).update(changes)
-    return manifest

@@ -2,14 +2,17 @@
 
 import sys
 
-from hack.cluster.kubectl import Kubectl, example, name_of
+from hack.cluster.examples import ROOT, example
+from hack.cluster.kubectl import Kubectl, name_of
 from hack.cluster.progress import say
 from hack.demo.command import demo, remove_job
 from hack.demo.job_progress import JobWatcher
+from hack.demo.job_report import write_report
 from hack.demo.learning_checks import check_epochs, check_learned
 
 JOB = "reverse"
 POOL = "reverse-cpu"
+REPORT = ROOT / "results" / "reverse.html"
 
 
 def run(kubectl: Kubectl) -> None:
@@ -39,6 +42,7 @@ def run(kubectl: Kubectl) -> None:
     check_learned(seen, max_staleness=2)
     check_epochs(seen, least=3)
     rewards = ", ".join(f"{reward:.2f}" for reward in seen.rewards.values())
+    write_report(kubectl, JOB, into=REPORT)
     say(f"LEARNED: rewards of the rollouts' own samples: {rewards}; {seen.epoch} epochs")
     say("the job and the cluster stay, for a look:")
     print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")

@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from hack.cluster import cache, installation
-from hack.cluster.errors import ClusterError, explain
-from hack.cluster.kubectl import Kubectl, KubectlError, wait_for
+from hack.cluster.errors import ClusterError, KubectlError, explain
+from hack.cluster.kubectl import Kubectl, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

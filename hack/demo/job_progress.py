@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hack.cluster.kubectl import Kubectl, KubectlError, is_ready, name_of
+from hack.cluster.errors import KubectlError
+from hack.cluster.kubectl import Kubectl, is_ready, name_of
 
 
 @dataclass(slots=True)
@@ -31,6 +32,14 @@ class JobProgress:
         # Not a number before the first sample was generated.
         return {pod: r for pod, r in found.items() if r is not None and not math.isnan(r)}
 
+    def all_reach(self, reward: float, *, rollouts: int) -> bool:
+        """Whether so many rollouts sampled, each with this mean reward or more."""
+        return len(self.rewards) == rollouts and min(self.rewards.values()) >= reward
+
+    def epoch_causes(self) -> set[str]:
+        """What the epochs in the history were opened for."""
+        return {entry["cause"] for entry in self.history}
+
     def line(self) -> str:
         """For a person."""
         rewards = self.rewards.values()
@@ -44,7 +53,7 @@ class JobProgress:
 
 def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
     """Read status and metrics once. A pod that does not answer is listed without metrics."""
-    found = kubectl.get("rljob", job)
+    found = kubectl.job(job)
     status = found.get("status", {})
     groups = status.get("syncGroups") or [{}]
     seen = JobProgress(

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hack.cluster import installation
-from hack.cluster.kubectl import ROOT, Kubectl, example, name_of, wait_for
+from hack.cluster.examples import ROOT, example
+from hack.cluster.kubectl import Kubectl, name_of, wait_for
 from hack.cluster.progress import say
 from hack.demo.command import demo, remove_job
 from hack.demo.job_progress import JobProgress, JobWatcher
+from hack.demo.job_report import write_report
 from hack.demo.learning_checks import check_epochs
 from hack.demo.learning_curve import LearningCurve
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from rollcall_cli.report.charts import inline_svg
 
 JOB, POOL, TRAINER = "smollm", "smollm-vllm", "smollm-trainer-0"
 MANIFEST = "smollm/first-letter.yaml"
-REPORT = ROOT / "results" / "smollm.svg"
+CHART = ROOT / "results" / "smollm.svg"
+REPORT = CHART.with_suffix(".html")
 SCALE_UP_STEP, KILL_STEP = 6, 16
 RISE = 0.4  # of the mean reward of rollouts' own samples
 SAMPLES = 32  # for each of these words
@@ -76,7 +77,10 @@ def run(kubectl: Kubectl) -> None:
     after = wait_for(
         "the exported model", lambda: right_answers(kubectl, "/export/smollm2"), seconds=300
     )
-    report(curve, start=start, last=last, before=before, after=after, into=REPORT)
+    curve.draw(CHART, title="SmolLM2-135M-Instruct learns first letters, with rollouts on vLLM")
+    pictures = {"Rewards of each rollout's own samples": inline_svg(CHART.read_text())}
+    write_report(kubectl, JOB, into=REPORT, pictures=pictures)
+    check_answers(start=start, last=last, before=before, after=after)
 
 
 def manifest(nodes: list[str]) -> dict[str, Any]:
@@ -100,22 +104,14 @@ def mean_reward(seen: JobProgress) -> float:
     return sum(seen.rewards.values()) / len(seen.rewards)
 
 
-def report(
-    curve: LearningCurve,
-    *,
-    start: float,
-    last: JobProgress,
-    before: dict[str, int],
-    after: dict[str, int],
-    into: Path,
+def check_answers(
+    *, start: float, last: JobProgress, before: dict[str, int], after: dict[str, int]
 ) -> None:
-    """Print what was learned and draw it. AssertionError if too little was."""
-    curve.draw(into, title="SmolLM2-135M-Instruct learns first letters, with rollouts on vLLM")
+    """Print what was learned. AssertionError if too little was."""
     for word, right in before.items():
         say(f"{word}: {right} of {SAMPLES} answers right before, {after[word]} after")
     end = mean_reward(last)
     say(f"mean reward of the rollouts' own samples: {start:.2f}, then {end:.2f}")
-    say(f"the curve: {into}")
     if end - start < RISE:
         raise AssertionError(f"the reward rose by {end - start:.2f}, not by {RISE}")
     rise = (sum(after.values()) - sum(before.values())) / (SAMPLES * len(after))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hack.attacks.attack import NotRefusedError
 from hack.attacks.served_weights import compare_served_weights
 from hack.attacks.target import AttackedJob
+from hack.attacks.worker_vitals import tracebacks
 from hack.liar.liar_slot import LiarSlot, SharedRoster
 from hack.liar.verdict import LEARNED, LiarHistory, figures, violations
 from hack.soak.fault_plan import FaultKind
@@ -99,9 +100,7 @@ class LiarSoak:
         self._say("calm: no more faults, no liar")
         with contextlib.suppress(AssertionError):  # the verdict says so
             await operator.until(lambda s: in_sync(s, *self._honest), seconds=CALM_SECONDS)
-            for pod in self._honest:
-                await pod.reaches("rollout_reward", LEARNED, seconds=CALM_SECONDS)
-        rewards = {pod.name: (await pod.metrics())["rollout_reward"] for pod in self._honest}
+        rewards = {pod.name: await self._final_reward(pod) for pod in self._honest}
         problem = ""
         try:
             attacked = AttackedJob(job, seed=self._seed)
@@ -126,13 +125,16 @@ class LiarSoak:
             distrusted=sorted(distrusted),
             balanced=(await job.prompts()).balanced,
             weights_problem=problem,
-            tracebacks=self._tracebacks(),
+            tracebacks=tracebacks((*self._ever, self._job.trainer)),
         )
 
-    def _tracebacks(self) -> int:
-        logs = [log for pod in (*self._ever, self._job.trainer) for log in pod.logs]
-        texts = [log.read_text(errors="replace") for log in logs if log.exists()]
-        return sum(text.count("Traceback (most recent call last)") for text in texts)
+    async def _final_reward(self, pod: Pod) -> float:
+        """Its reward once it is high enough, or what it is when the time is over."""
+        try:
+            found = await pod.reaches("rollout_reward", LEARNED, seconds=CALM_SECONDS)
+        except AssertionError:
+            found = await pod.metrics()
+        return found["rollout_reward"]
 
     # --- faults ----------------------------------------------------------------------------------
 

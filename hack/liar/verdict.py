@@ -68,7 +68,7 @@ class LiarHistory:
     distrusted: Sequence[str]
     balanced: bool
     weights_problem: str
-    tracebacks: int
+    tracebacks: Sequence[str]
 
 
 def violations(history: LiarHistory) -> list[str]:
@@ -143,8 +143,8 @@ def _others_unharmed(history: LiarHistory) -> Iterator[str]:
         yield f"honest rollouts were excluded for good: {sorted(history.distrusted)}"
     if history.weights_problem:
         yield history.weights_problem
-    if history.tracebacks:
-        yield f"honest workers logged {history.tracebacks} tracebacks"
+    for text in history.tracebacks:
+        yield f"an honest worker logged a traceback: {text}"
 
 
 _CHECKS = (_learned, _out_in_time, _no_lie_counted, _others_unharmed)

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.bench.run_record import finish, run_record
-from hack.cluster import installation
+from hack.cluster import images, installation
+from hack.cluster.examples import PREFIX, TAG
 from hack.soak import soak_run
 from hack.soak.fault_plan import FaultKind, make_plan
+from hack.soak.soak_job import JOBS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,14 +28,17 @@ NAMESPACE = "chaos"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     options = _options(arguments)
-    kinds = [FaultKind(name) for name in options.faults.split(",")]
-    plan = make_plan(options.seed, options.seconds, kinds)
+    job = JOBS[options.rollouts]
+    kinds = options.faults or job.faults
+    plan = make_plan(options.seed, options.seconds, kinds, every=job.every)
     for fault in plan:
         print(f"plan: {fault.at:6.1f} s  {fault.kind:<18} for {fault.lasts:4.1f} s", flush=True)
     kubectl = installation.connect() if options.keep_images else installation.ensure()
+    node = _node_with(job.image, build=not options.keep_images) if job.image else ""
     within = kubectl.fresh_namespace(options.namespace)
     began = time.monotonic()
-    run = run_record({"seed": options.seed, "seconds": options.seconds, "faults": options.faults})
+    settings = {name: getattr(options, name) for name in ("rollouts", "seed", "seconds", "no_sync")}
+    run = run_record(settings | {"faults": kinds})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that faults are healed
 
     def say(text: str) -> None:
@@ -43,7 +48,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = soak_run.run(
             within,
             soak_run.SoakOptions(
-                plan, options.seconds, weight_sync=not options.no_sync, record=options.record
+                plan,
+                options.seconds,
+                job=job,
+                node=node,
+                weight_sync=not options.no_sync,
+                record=options.record,
             ),
             say=say,
         )
@@ -57,8 +67,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hack.soak", description=__doc__)
     parser.add_argument("--seconds", type=float, default=600, help="how long faults come")
     parser.add_argument("--seed", type=int, default=1, help="same seed, same plan")
-    everything = ",".join(FaultKind)
-    parser.add_argument("--faults", default=everything, help=f"some of {everything}")
+    parser.add_argument("--rollouts", choices=JOBS, default="tiny", help="their inference engine")
+    parser.add_argument("--faults", type=_kinds, help=f"some of {','.join(FaultKind)}")
     parser.add_argument(
         "--namespace", default=NAMESPACE, help="recreated first, deleted at the end"
     )
@@ -69,7 +79,25 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--keep-images", action="store_true", help="use the operator that runs, build nothing"
     )
     parser.add_argument("--record", type=Path, help="a file for everything that was seen")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    for kind in options.faults or ():
+        if kind not in JOBS[options.rollouts].faults:
+            parser.error(f"--faults: rollouts on {options.rollouts} have no {kind}")
+    return options
+
+
+def _kinds(names: str) -> list[FaultKind]:
+    try:
+        return [FaultKind(name) for name in names.split(",")]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _node_with(image: str, *, build: bool) -> str:
+    """The node for rollouts that need an image, which is put there; "" where all can pull it."""
+    if build:
+        return next(iter(installation.ensure_image(image, most=1)), "")
+    return images.load([images.full_name(image, prefix=PREFIX, tag=TAG)], most=1)[0]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.kubectl import Kubectl, KubectlError
+from hack.cluster.errors import KubectlError
 from hack.soak import host_inspection
 from hack.soak.log_reader import LogReader
 from hack.soak.metrics_reader import MetricsReader
@@ -16,6 +16,8 @@ from rollcall_protocol.pod_contract import READINESS_GATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from hack.cluster.kubectl import Kubectl
 
 ROUND_S, SIGHT_S, ANSWER_S = 1.0, 2.0, 5.0
 

@@ -16,16 +16,16 @@ from hack.cluster.errors import ClusterError
 from hack.cluster.installation import SYSTEM_NAMESPACE
 from hack.soak import host_inspection
 from hack.soak.fault_plan import FaultKind, PlannedFault
-from hack.soak.soak_history import ROLLOUT, TRAINER, WorkerInstance
+from hack.soak.soak_history import ROLLOUT, TRAINER, MetricsReading, WorkerInstance
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from hack.cluster.kubectl import Kubectl
     from hack.soak.shared_volume import SharedVolume
+    from hack.soak.soak_job import SoakJob
 
 SLOW_RATE = "2mbit"
-SCALE_TO = 6
 OOM_DEADLINE_S = 30.0
 NODE_BACK_S = 90.0
 _RULES = """
@@ -51,19 +51,35 @@ while os.path.exists(f"/proc/{victim}/exe"):  # a zombie has none
 
 @dataclass(frozen=True, slots=True)
 class FaultContext:
-    """What faults are done to."""
+    """What faults are done to.
+
+    `serving` returns the last metrics of the rollouts that serve, and `kept` is a node that is not
+    lost ("" if all may be).
+    """
 
     kubectl: Kubectl
-    job: str
-    pool: str
-    replicas: int
+    job: SoakJob
     volume: SharedVolume
+    serving: Callable[[], Sequence[MetricsReading]]
+    kept: str = ""
 
     def victim(self, role: str, pick: float) -> WorkerInstance:
         """A running worker of that role. ClusterError if there is none."""
         found = [w for w in host_inspection.workers(self.kubectl.namespace) if w.role == role]
         if not found:
             raise ClusterError(f"no {role} runs")
+        return found[int(pick * len(found))]
+
+    def server(self, pick: float) -> tuple[WorkerInstance, int]:
+        """A rollout and its vLLM, which generates. ClusterError if there is none."""
+        found = [
+            (reading.worker, pid)
+            for reading in self.serving()
+            if reading.values.get("requests_running", 0.0) > 0
+            and (pid := host_inspection.inference_server(reading.worker)) is not None
+        ]
+        if not found:
+            raise ClusterError("no vLLM generates")
         return found[int(pick * len(found))]
 
     def node_of(self, worker: WorkerInstance) -> str:
@@ -106,12 +122,25 @@ def _kill(role: str) -> Callable[[FaultContext, float], InjectionResult]:
 def _stop_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
     os.kill(victim.pid, signal.SIGSTOP)
+    return InjectionResult(victim.pod, victim.uid, lambda: _go_on(victim.pid))
 
-    def go_on() -> None:
-        with suppress(ProcessLookupError):
-            os.kill(victim.pid, signal.SIGCONT)
 
-    return InjectionResult(victim.pod, victim.uid, go_on)
+def _kill_server(ground: FaultContext, pick: float) -> InjectionResult:
+    victim, server = ground.server(pick)
+    os.kill(server, signal.SIGKILL)
+    return InjectionResult(victim.pod, victim.uid)
+
+
+def _stop_server(ground: FaultContext, pick: float) -> InjectionResult:
+    victim, server = ground.server(pick)
+    os.kill(server, signal.SIGSTOP)
+    return InjectionResult(victim.pod, victim.uid, lambda: _go_on(server))
+
+
+def _go_on(pid: int) -> None:
+    """Continue a stopped process, unless it has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
 
 
 def _partition(role: str) -> Callable[[FaultContext, float], InjectionResult]:
@@ -162,16 +191,18 @@ def _slow_rollout(ground: FaultContext, pick: float) -> InjectionResult:
 
 def _oom_rollout(ground: FaultContext, pick: float) -> InjectionResult:
     victim = ground.victim(ROLLOUT, pick)
-    (host_inspection.PROC / str(victim.pid) / "oom_score_adj").write_text("1000")
+    # The kernel ends the process with the most memory.
+    pid = host_inspection.inference_server(victim) or victim.pid
+    (host_inspection.PROC / str(pid) / "oom_score_adj").write_text("1000")
     eater = subprocess.run(
         [
             sys.executable,
             "-S",
             "-c",
             _EATER,
-            str(victim.pid),
+            str(pid),
             str(OOM_DEADLINE_S),
-            str(host_inspection.memory_group(victim.pid)),
+            str(host_inspection.memory_group(pid)),
         ],
         timeout=OOM_DEADLINE_S + 10,
         check=False,
@@ -179,7 +210,7 @@ def _oom_rollout(ground: FaultContext, pick: float) -> InjectionResult:
         text=True,
     )
     # The kernel may end the eater too, while the victim's memory is still being given back.
-    if (host_inspection.PROC / str(victim.pid) / "exe").exists():
+    if (host_inspection.PROC / str(pid) / "exe").exists():
         raise ClusterError(f"the kernel spared {victim.pod}: {eater.stderr[-300:]}")
     return InjectionResult(victim.pod, victim.uid)
 
@@ -199,10 +230,10 @@ def _disk_full(ground: FaultContext, _: float) -> InjectionResult:
 
 def _scale(ground: FaultContext, _: float) -> InjectionResult:
     def scale(replicas: int) -> None:
-        ground.kubectl.run("scale", f"rolloutpool/{ground.pool}", f"--replicas={replicas}")
+        ground.kubectl.run("scale", f"rolloutpool/{ground.job.pool}", f"--replicas={replicas}")
 
-    scale(SCALE_TO)
-    return InjectionResult(ground.pool, undo=lambda: scale(ground.replicas))
+    scale(ground.job.scaled)
+    return InjectionResult(ground.job.pool, undo=lambda: scale(ground.job.rollouts))
 
 
 def _kill_operator(ground: FaultContext, _: float) -> InjectionResult:
@@ -219,19 +250,11 @@ def _api_outage(_: FaultContext, __: float) -> InjectionResult:
     pid = host_inspection.process_named("kube-apiserver", node=host_inspection.CONTROL_PLANE)
     os.kill(pid, signal.SIGSTOP)
 
-    def go_on() -> None:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGCONT)
-
-    return InjectionResult("kube-apiserver", undo=go_on)
+    return InjectionResult("kube-apiserver", undo=lambda: _go_on(pid))
 
 
 def _node_loss(ground: FaultContext, pick: float) -> InjectionResult:
-    # Half of the time it is the trainer's.
-    trainers = [w for w in host_inspection.workers(ground.kubectl.namespace) if w.role == TRAINER]
-    first = {ground.node_of(trainer) for trainer in trainers}
-    nodes = sorted(host_inspection.WORKER_NODES, key=lambda name: (name not in first, name))
-    node = nodes[int(pick * len(nodes))]
+    node = _node_to_lose(ground, pick)
     docker = host_inspection.chosen_engine().docker
     docker("kill", "--signal=KILL", node)
 
@@ -245,6 +268,19 @@ def _node_loss(ground: FaultContext, pick: float) -> InjectionResult:
         ground.volume.attach(node)
 
     return InjectionResult(node, undo=start)
+
+
+def _node_to_lose(ground: FaultContext, pick: float) -> str:
+    """One that has workers, in half of all cases the trainer's. ClusterError if there is none."""
+    roles: dict[str, set[str]] = {}
+    for worker in host_inspection.workers(ground.kubectl.namespace):
+        with suppress(ClusterError, OSError):  # it has ended since
+            roles.setdefault(ground.node_of(worker), set()).add(worker.role)
+    roles.pop(ground.kept, None)
+    if not roles:
+        raise ClusterError(f"no worker runs on another node than {ground.kept}")
+    nodes = sorted(roles, key=lambda name: (TRAINER not in roles[name], name))
+    return nodes[int(pick * len(nodes))]
 
 
 def sandbox(worker: WorkerInstance) -> int:
@@ -271,4 +307,6 @@ _INJECTORS: dict[FaultKind, Callable[[FaultContext, float], InjectionResult]] = 
     FaultKind.KILL_OPERATOR: _kill_operator,
     FaultKind.API_OUTAGE: _api_outage,
     FaultKind.NODE_LOSS: _node_loss,
+    FaultKind.KILL_SERVER: _kill_server,
+    FaultKind.STOP_SERVER: _stop_server,
 }

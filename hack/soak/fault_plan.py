@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     KILL_OPERATOR = "kill-operator"
     API_OUTAGE = "api-outage"
     NODE_LOSS = "node-loss"
+    KILL_SERVER = "kill-server"
+    STOP_SERVER = "stop-server"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,9 @@ TRAITS = {
     FaultKind.API_OUTAGE: FaultTraits((10, 25), weight=0.7, heavy=15),
     # Longer than Kubernetes takes to call a node lost: what ran there must come up elsewhere.
     FaultKind.NODE_LOSS: FaultTraits((80, 95), weight=0.3, heavy=30),
+    FaultKind.KILL_SERVER: FaultTraits((0, 0), weight=3),
+    # From shorter to longer than its agent waits for an answer (soak_job.SILENT_S).
+    FaultKind.STOP_SERVER: FaultTraits((4, 18), weight=2),
 }
 QUICK = (
     FaultKind.KILL_ROLLOUT,

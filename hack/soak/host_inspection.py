@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PROC = Path("/proc")
 CONTROL_PLANE, WORKER_NODES, ALL_NODES = NODES[0], WORKERS, NODES
 _COMMANDS = {"rollcall-trainer": TRAINER, "rollcall-rollout": ROLLOUT}
+_SERVER = re.compile(r" vllm\.entrypoints\.|^VLLM::")
 _OPEN_TREE, _MOVE_MOUNT = 428, 429  # the same number on all architectures
 _AT_FDCWD, _OPEN_TREE_CLONE, _OPEN_TREE_CLOEXEC, _MOVE_MOUNT_F_EMPTY_PATH = -100, 1, 0o2000000, 4
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
@@ -81,6 +82,15 @@ def processes_in_pod(uid: str) -> list[tuple[int, str]]:
         for entry in _processes()
         if any(name in _read(entry / "cgroup") for name in names)
     ]
+
+
+def inference_server(worker: WorkerInstance) -> int | None:
+    """The process of vLLM that a rollout's agent started; None if there is none now."""
+    for entry in _processes():
+        parent = re.search(r"^PPid:\s(\d+)$", _read(entry / "status"), re.MULTILINE)
+        if parent and int(parent[1]) == worker.pid and _SERVER.search(_command(entry)):
+            return int(entry.name)
+    return None
 
 
 def container_of(node: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import threading
 import time
@@ -10,13 +11,19 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.errors import ClusterError
-from hack.cluster.kubectl import Kubectl, KubectlError, wait_for
+from hack.cluster.errors import ClusterError, KubectlError
+from hack.cluster.kubectl import Kubectl, wait_for
 from hack.soak import fault_injection, host_inspection, leftover_resources, soak_job
 from hack.soak.cluster_observer import ClusterObserver
 from hack.soak.invariants import LEARNED, violations
 from hack.soak.shared_volume import SharedVolume
-from hack.soak.soak_history import ROLLOUT, InjectedFault, MetricsReading, SoakHistory
+from hack.soak.soak_history import (
+    ROLLOUT,
+    InjectedFault,
+    Leftovers,
+    MetricsReading,
+    SoakHistory,
+)
 from hack.soak.soak_statistics import figures
 
 if TYPE_CHECKING:
@@ -24,18 +31,24 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hack.soak.fault_plan import PlannedFault
+    from hack.soak.soak_job import SoakJob
 
-START_S, CALM_S, LEARN_S, HEAL_S = 180.0, 15.0, 120.0, 120.0
+CALM_S, HEAL_S = 15.0, 120.0
 FIRST_STEP = 5
 VOLUME_MIB = 48
 
 
 @dataclass(frozen=True, slots=True)
 class SoakOptions:
-    """What to do: the plan, and whether weights reach the rollouts (else the verdict must fail)."""
+    """What to do: the plan, and whether weights reach the rollouts (else the verdict must fail).
+
+    `node` is where all rollouts of `job` run, "" if they may run anywhere.
+    """
 
     plan: Sequence[PlannedFault]
     seconds: float
+    job: SoakJob = soak_job.TINY
+    node: str = ""
     weight_sync: bool = True
     record: Path | None = None
     """A file for everything that was seen, to look into what is wrong."""
@@ -50,38 +63,46 @@ def run(kubectl: Kubectl, options: SoakOptions, *, say: Callable[[str], None]) -
     shared = host_inspection.shared_memory(
         [host_inspection.node_pid(node) for node in host_inspection.ALL_NODES]
     )
-    history = SoakHistory(time.time(), soak_job.MAX_STALENESS, wanted=soak_job.ROLLOUTS)
+    job = options.job
+    history = SoakHistory(time.time(), soak_job.MAX_STALENESS, wanted=job.rollouts)
     with ExitStack() as stack:
         volume = stack.enter_context(SharedVolume(kubectl.namespace, mebibytes=VOLUME_MIB))
         for thing in volume.manifests(kubectl.namespace):
             kubectl.apply(thing)
             if thing["kind"] == "PersistentVolume":
                 stack.callback(_remove_volume, kubectl, thing["metadata"]["name"])
-        kubectl.apply(soak_job.manifest(weight_sync=options.weight_sync))
+        kubectl.apply(soak_job.manifest(job, node=options.node, weight_sync=options.weight_sync))
         ground = fault_injection.FaultContext(
-            kubectl, soak_job.NAME, soak_job.POOL, soak_job.ROLLOUTS, volume
+            kubectl, job, volume, serving=lambda: _serving(history), kept=options.node
         )
-        watcher = ClusterObserver(kubectl, soak_job.NAME, history)
+        watcher = ClusterObserver(kubectl, job.name, history)
         with watcher:
-            wait_for("the first steps", lambda: _step(history) >= FIRST_STEP, seconds=START_S)
+            wait_for("the first steps", lambda: _has_begun(history), seconds=job.start_s)
             history.began = time.time()
+            say(f"{job.rollouts} rollouts serve")
             _Injecting(ground, history, say).carry_out(options)
-            _come_to_rest(history, say, patient=options.weight_sync)
+            least = LEARNED if options.weight_sync else -math.inf
+            _come_to_rest(history, say, seconds=job.rest_s, least=least)
         history.ended = time.time()
         say("deleting the job")
         trace = leftover_resources.JobTraces(
             uids=frozenset(watcher.uids), networks=frozenset(watcher.networks), shared=shared
         )
-        before = leftover_resources.look(kubectl, trace)
-        kubectl.run("delete", "rljob", soak_job.NAME, "--wait=false")
-        # A look that misses the running job would miss its leftovers too: then none is judged.
-        if before.objects and before.processes and before.namespaces and before.mounts:
-            history.leftovers = leftover_resources.wait_until_gone(kubectl, trace)
+        history.leftovers = _delete(kubectl, job.name, trace)
     if options.record is not None:
         with options.record.open("w", encoding="utf-8") as target:
             json.dump(asdict(history), target, default=str)
     result = figures(history) | {"violations": violations(history)}
     return result | {"looks_that_failed": len(watcher.trouble)}
+
+
+def _delete(kubectl: Kubectl, job: str, trace: leftover_resources.JobTraces) -> Leftovers | None:
+    """What is left of the deleted job; None if a look missed the running job's things too."""
+    before = leftover_resources.look(kubectl, trace)
+    kubectl.run("delete", "rljob", job, "--wait=false")
+    if before.objects and before.processes and before.namespaces and before.mounts:
+        return leftover_resources.wait_until_gone(kubectl, trace)
+    return None
 
 
 class _Injecting:
@@ -126,14 +147,16 @@ class _Injecting:
         )
 
 
-def _come_to_rest(history: SoakHistory, say: Callable[[str], None], *, patient: bool) -> None:
-    """A calm, and then as long as it takes until all rollouts serve good samples."""
+def _come_to_rest(
+    history: SoakHistory, say: Callable[[str], None], *, seconds: float, least: float
+) -> None:
+    """A calm, and then until all rollouts serve, and their samples' reward is at least `least`."""
     say("calm: no more faults")
     time.sleep(CALM_S)
-    deadline = time.monotonic() + (LEARN_S if patient else 0.0)
+    deadline = time.monotonic() + seconds
     while True:
         history.final = _serving(history)
-        good = [r for r in history.final if r.values.get("rollout_reward", 0.0) >= LEARNED]
+        good = [r for r in history.final if r.values.get("rollout_reward", math.nan) >= least]
         if len(good) == len(history.final) == history.wanted or time.monotonic() > deadline:
             return
         time.sleep(1)
@@ -146,6 +169,10 @@ def _serving(history: SoakHistory) -> list[MetricsReading]:
     ready = history.sights[-1].ready
     found = (r for r in history.readings[-1] if r.worker.role == ROLLOUT)
     return [reading for reading in found if ready.get(reading.worker.uid, False)]
+
+
+def _has_begun(history: SoakHistory) -> bool:
+    return _step(history) >= FIRST_STEP and len(_serving(history)) == history.wanted
 
 
 def _step(history: SoakHistory) -> float:

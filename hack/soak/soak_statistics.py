@@ -27,6 +27,8 @@ NOTICEABLE = (
     FaultKind.PARTITION_ROLLOUT,
     FaultKind.OOM_ROLLOUT,
     FaultKind.DELETE_ROLLOUT,
+    FaultKind.KILL_SERVER,
+    FaultKind.STOP_SERVER,
 )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from hack.cluster import images, installation
-from hack.cluster.kubectl import PREFIX, TAG, Kubectl
+from hack.cluster.examples import PREFIX, TAG
+from hack.cluster.kubectl import Kubectl
 
 _INSTALLED = "ROLLCALL_E2E_INSTALLED"
 

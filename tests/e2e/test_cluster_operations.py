@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from hack.cluster import installation
-from hack.cluster.kubectl import Kubectl, example, is_ready, name_of, wait_for
+from hack.cluster.examples import example
+from hack.cluster.kubectl import Kubectl, is_ready, name_of, wait_for
 from hack.demo.job_progress import JobProgress, JobWatcher
+from tests.e2e import deadlines
 
 JOB, POOL = "reverse", "reverse-cpu"
-pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class RunningJob:
     watcher: JobWatcher
     trainer: dict[str, Any]
 
-    def settled(self, *, ready: int, seconds: float = 120) -> JobProgress:
+    def settled(self, *, ready: int, seconds: float = deadlines.STARTED) -> JobProgress:
         """Wait until the pool has that many rollouts, all ready members of one session."""
         return self.watcher.until(
             lambda seen: seen.ready == len(seen.rollouts) == ready and seen.members == ready + 1,
@@ -35,10 +37,10 @@ class RunningJob:
     def trains_on(self, *, steps: int = 5) -> JobProgress:
         """Wait for more steps, in the trainer pod that the job began with."""
         goal = self.progress().step + steps
-        seen = self.watcher.until(lambda seen: seen.step >= goal, seconds=60)
+        seen = self.watcher.until(lambda seen: seen.step >= goal, seconds=deadlines.REACTION)
         trainer = self.kubectl.get("pod", name_of(self.trainer))
         assert trainer["metadata"]["uid"] == self.trainer["metadata"]["uid"]
-        assert self.kubectl.get("rljob", JOB)["status"]["trainer"]["restarts"] == 0
+        assert self.kubectl.job(JOB)["status"]["trainer"]["restarts"] == 0
         return seen
 
     def progress(self) -> JobProgress:
@@ -58,7 +60,7 @@ def job(installed: Kubectl) -> Iterator[RunningJob]:
     kubectl = installed.fresh_namespace(namespace)
     kubectl.apply(example("reverse.yaml", maxSteps=1_000_000))
     watcher = JobWatcher(kubectl, JOB)
-    watcher.until(lambda seen: seen.step >= 5 and seen.ready == 2, seconds=180)
+    watcher.until(lambda seen: seen.step >= 5 and seen.ready == 2, seconds=deadlines.STARTED)
     yield RunningJob(kubectl, watcher, kubectl.get("pod", f"{JOB}-trainer-0"))
     installed.run("delete", "namespace", namespace, "--wait=false")
 

@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.kubectl import Kubectl, example, name_of, wait_for
+from hack.cluster.examples import example
+from hack.cluster.kubectl import Kubectl, name_of, wait_for
 from hack.demo.job_progress import JobProgress, JobWatcher
 from hack.soak import host_inspection
 from rollcall_operator.api.labels import TRAINER as TRAINER_ROLE
+from tests.e2e import deadlines
 from tests.e2e.tiny_qwen3 import TRAINED, claim
 
 JOB, POOL, TRAINER = "reverse", "reverse-cpu", "reverse-trainer-0"
@@ -27,7 +29,7 @@ CONTACT_SECONDS = 15.0
 CHECKPOINT_STEPS = 10
 _SET_BY_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields")
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600, func_only=True)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class RunningJob:
     watcher: JobWatcher
     manifest: dict[str, Any]
 
-    def trains(self, *, after: int = 0, seconds: float = 120) -> JobProgress:
+    def trains(self, *, after: int = 0, seconds: float = deadlines.STARTED) -> JobProgress:
         """Wait until two ready rollouts take part in steps after `after`."""
         return self.watcher.until(
             lambda seen: seen.step > after and seen.ready == 2 and seen.phase == "Running",
@@ -53,7 +55,7 @@ class RunningJob:
         """Wait until a condition has this reason."""
 
         def look() -> dict[str, Any] | None:
-            conditions = self.kubectl.get("rljob", JOB).get("status", {}).get("conditions", [])
+            conditions = self.kubectl.job(JOB).get("status", {}).get("conditions", [])
             return next((c for c in conditions if (c["type"], c["reason"]) == (kind, reason)), None)
 
         return wait_for(f"{kind}: {reason}", look, seconds=seconds)
@@ -76,7 +78,7 @@ class RunningJob:
                 None,
             )
 
-        return wait_for("the trainer's first step", look, seconds=60)
+        return wait_for("the trainer's first step", look, seconds=deadlines.REACTION)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def job(installed: Kubectl) -> Iterator[RunningJob]:
     manifest["spec"]["trainer"]["checkpoint"] = checkpoint
     kubectl.apply(claim(), manifest)
     running = RunningJob(kubectl, JobWatcher(kubectl, JOB), manifest)
-    running.trains(seconds=180)
+    running.trains()
     yield running
     kubectl.run("delete", "namespace", "e2e-day-two", "--wait=false")
 
@@ -103,7 +105,7 @@ def test_a_coordinator_that_hangs_is_reported_in_time(job: RunningJob) -> None:
         since = time.monotonic()
         job.condition("CoordinatorConnected", "CoordinatorSilent", seconds=CONTACT_SECONDS)
         print(f"reported {time.monotonic() - since:.1f} s after SIGSTOP")
-        assert job.kubectl.get("rljob", JOB)["status"]["phase"] == "Unknown"
+        assert job.kubectl.job(JOB)["status"]["phase"] == "Unknown"
     finally:
         os.kill(victim.pid, signal.SIGCONT)
     job.condition("CoordinatorConnected", "Connected", seconds=30)
@@ -138,7 +140,7 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     certificate = job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"]
     job.kubectl.run("delete", "secret", CERTIFICATE)
     job.kubectl.run("annotate", "rljob", JOB, "rollcall.dev/restart-trainer=now")
-    job.condition("TrainerUpToDate", "UpToDate", seconds=90)
+    job.condition("TrainerUpToDate", "UpToDate", seconds=deadlines.REACTION)
     assert job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"] != certificate, "made again"
     assert job.trainer()["metadata"]["uid"] != before
     assert job.started_at() >= step - 2 * CHECKPOINT_STEPS
@@ -152,12 +154,12 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
 def test_orphans_are_adopted_and_training_goes_on(job: RunningJob) -> None:
     step = job.saved()
     pool = job.kubectl.get("rolloutpool", POOL)["metadata"]["uid"]
-    job.kubectl.run("delete", "rljob", JOB, "--cascade=orphan", seconds=120)
+    job.kubectl.run("delete", "rljob", JOB, "--cascade=orphan", seconds=deadlines.REACTION)
     job.kubectl.apply(job.manifest)
     found = job.condition("Validated", "InvalidSpec", seconds=30)
     assert "rollcall.dev/adopt-children=true" in found["message"]
     job.kubectl.run("annotate", "rljob", JOB, "rollcall.dev/adopt-children=true")
-    job.trains(after=step, seconds=180)
+    job.trains(after=step)
     assert job.kubectl.get("rolloutpool", POOL)["metadata"]["uid"] == pool
     assert job.started_at() > 0, "from the checkpoint of the first job"
 
@@ -166,9 +168,9 @@ def test_a_restored_backup_ends_in_a_job_that_trains(job: RunningJob) -> None:
     step = job.saved()
     kinds = "rolloutpools,services,statefulsets,deployments,rljobs"
     saved = job.kubectl.items(kinds)
-    job.kubectl.run("delete", "rljob", JOB, seconds=120)
+    job.kubectl.run("delete", "rljob", JOB, seconds=deadlines.REACTION)
     wait_for(
-        "no pods", lambda: not job.kubectl.items("pods") or None, seconds=120
+        "no pods", lambda: not job.kubectl.items("pods") or None, seconds=deadlines.REACTION
     )  # what a cluster that was lost has
     for item in saved:
         body = copy.deepcopy(item)
@@ -176,8 +178,8 @@ def test_a_restored_backup_ends_in_a_job_that_trains(job: RunningJob) -> None:
         for name in _SET_BY_THE_SERVER:
             body["metadata"].pop(name, None)
         job.kubectl.run("create", "-f", "-", text=json.dumps(body))
-    job.trains(after=step, seconds=240)
-    uid = job.kubectl.get("rljob", JOB)["metadata"]["uid"]
+    job.trains(after=step)
+    uid = job.kubectl.job(JOB)["metadata"]["uid"]
     owned = job.kubectl.items("rolloutpools")
     assert [(name_of(pool), pool["metadata"]["ownerReferences"][0]["uid"]) for pool in owned] == [
         (POOL, uid)

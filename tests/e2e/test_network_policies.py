@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.kubectl import WORKER_IMAGE, Kubectl, example, name_of, wait_for
+from hack.cluster.examples import WORKER_IMAGE, example
+from hack.cluster.kubectl import Kubectl, name_of, wait_for
 from hack.demo.job_progress import JobProgress, JobWatcher
+from tests.e2e import deadlines
 
 JOB, TRAINER = "reverse", "reverse-trainer-0"
 STRANGER, STRANGERS_PORT = "stranger", 8080
@@ -35,7 +37,7 @@ with ThreadPoolExecutor(16) as pool:
 # A group of its own, so that its job and strangers are set up once.
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(300, func_only=True),
+    pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True),
     pytest.mark.xdist_group("network policies"),
 ]
 
@@ -58,9 +60,9 @@ class WalledJob:
 
     def trains_on(self) -> JobProgress:
         """Wait until both rollouts are ready and ten more steps are done."""
-        first = self.watcher.until(lambda seen: seen.step > 0, seconds=120).step
+        first = self.watcher.until(lambda seen: seen.step > 0, seconds=deadlines.STARTED).step
         return self.watcher.until(
-            lambda seen: seen.ready == 2 and seen.step > first + 10, seconds=120
+            lambda seen: seen.ready == 2 and seen.step > first + 10, seconds=deadlines.STARTED
         )
 
     def set_policy(self, value: dict[str, Any]) -> None:
@@ -136,11 +138,11 @@ def test_strangers_reach_no_port_of_a_job_and_members_those_that_they_need(
     assert walled.trains_on().phase == "Running"
 
     def is_said() -> bool:
-        conditions = walled.here.get("rljob", JOB)["status"]["conditions"]
+        conditions = walled.here.job(JOB)["status"]["conditions"]
         found = {c["type"]: c["status"] for c in conditions}
         return found.get("NetworkPoliciesEnforced") == "True"
 
-    wait_for("NetworkPoliciesEnforced", is_said, seconds=60)
+    wait_for("NetworkPoliciesEnforced", is_said, seconds=deadlines.REACTION)
 
 
 def test_listed_egress_is_all_that_members_may_connect_to(walled: WalledJob) -> None:
@@ -159,7 +161,7 @@ def test_listed_egress_is_all_that_members_may_connect_to(walled: WalledJob) -> 
             found = [outcomes(walled.here, pod, *places) for pod in pods]
             return all(tuple(one.values()) == wanted for one in found)
 
-        wait_for(f"{places} {wanted}", look, seconds=60)
+        wait_for(f"{places} {wanted}", look, seconds=deadlines.REACTION)
 
     become(OPEN, OPEN, OPEN)
     allowed = {
@@ -172,7 +174,9 @@ def test_listed_egress_is_all_that_members_may_connect_to(walled: WalledJob) -> 
     become(DROPPED, DROPPED, DROPPED)
     # A newcomer resolves its coordinator's name, joins, and takes part.
     walled.here.run("delete", "pod", rollout, "--wait=false")
-    wait_for("another rollout", lambda: rollout not in walled.rollouts(), seconds=60)
+    wait_for(
+        "another rollout", lambda: rollout not in walled.rollouts(), seconds=deadlines.REACTION
+    )
     walled.trains_on()
 
 
@@ -184,4 +188,4 @@ def test_without_policies_there_are_no_walls(walled: WalledJob) -> None:
         found = [outcomes(kubectl, STRANGER, door) for kubectl in (walled.here, walled.there)]
         return all(one[door] == OPEN for one in found)
 
-    wait_for("an open door", passes, seconds=60)
+    wait_for("an open door", passes, seconds=deadlines.REACTION)

@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.kubectl import WORKER_IMAGE, Kubectl, wait_for
+from hack.cluster.examples import WORKER_IMAGE
+from hack.cluster.kubectl import Kubectl, wait_for
+from tests.e2e import deadlines
 from tests.integration.bad_manifests.case import Case
 from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_WHEN_PODS_RUN
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(420)
+@pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
     waiting = {f"bad-{index}": case for index, case in enumerate(REPORTED_WHEN_PODS_RUN)}
     for name, case in waiting.items():
@@ -27,7 +29,7 @@ def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
         return not waiting
 
     try:
-        wait_for("all mistakes to be reported", all_reported, seconds=360, every=1)
+        wait_for("all mistakes to be reported", all_reported, seconds=deadlines.LEARNED, every=1)
     except TimeoutError as error:
         unreported = {
             case.name: (case.expected, case.says, seen[case.name]) for case in waiting.values()
@@ -45,7 +47,7 @@ def _named(manifest: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _condition(kubectl: Kubectl, name: str, case: Case) -> dict[str, Any] | None:
-    conditions = kubectl.get("rljob", name).get("status", {}).get("conditions", [])
+    conditions = kubectl.job(name).get("status", {}).get("conditions", [])
     return next((c for c in conditions if c["type"] == case.expected.type), None)
 
 

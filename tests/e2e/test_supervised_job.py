@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.kubectl import WORKER_IMAGE, Kubectl
+from hack.cluster.examples import WORKER_IMAGE
+from hack.cluster.kubectl import Kubectl
 from hack.demo.job_progress import JobWatcher
 from rollcall_runtime.tasks import reverse
+from tests.e2e import deadlines
 from tests.e2e.tiny_qwen3 import (
     MODEL,
     TRAINED,
@@ -28,7 +30,7 @@ SAMPLED_STEPS = 30
 TAUGHT = 0.8  # chance is 0.05
 TRAINED_SECONDS = 240
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST)]
 
 
 def test_rollouts_begin_with_what_a_supervised_job_exported(
@@ -39,7 +41,7 @@ def test_rollouts_begin_with_what_a_supervised_job_exported(
     wait_for(kubectl, "condition=Succeeded", "rljob/taught")
     (succeeded,) = (
         condition
-        for condition in kubectl.get("rljob", "taught")["status"]["conditions"]
+        for condition in kubectl.job("taught")["status"]["conditions"]
         if condition["type"] == "Succeeded"
     )
     assert succeeded["reason"] == "Completed"
@@ -129,6 +131,7 @@ def check_first_reward(kubectl: Kubectl) -> None:
     job = JobWatcher(kubectl, "reverse")
     # Each rollout's reward is then the mean of some hundred samples.
     seen = job.until(
-        lambda seen: len(seen.rewards) == 2 and seen.step >= SAMPLED_STEPS, seconds=180
+        lambda seen: len(seen.rewards) == 2 and seen.step >= SAMPLED_STEPS,
+        seconds=deadlines.STARTED,
     )
     assert min(seen.rewards.values()) >= TAUGHT

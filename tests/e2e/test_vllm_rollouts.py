@@ -4,16 +4,23 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.kubectl import Kubectl, example, name_of
+from hack.cluster.examples import example
+from hack.cluster.kubectl import Kubectl, name_of
 from hack.demo.job_progress import JobProgress, JobWatcher
 from hack.demo.learning_checks import LEARNED, check_epochs
+from tests.e2e import deadlines
 
 JOB, POOL = "reverse-vllm", "reverse-vllm-vllm"
 STEPS_TO_LEARN = 150  # it takes about 80
 CONTROL_STEPS = 60  # by when the job that learns is well above 0.5
+CAUSES = {"JobStarted", "MembersJoined", "MemberLost"}
 
 # Without the fixtures: one of them may build an image.
-pytestmark = [pytest.mark.cluster, pytest.mark.vllm, pytest.mark.timeout(900, func_only=True)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.vllm,
+    pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True),
+]
 
 
 def job_of(nodes: list[str], **algorithm: Any) -> dict[str, Any]:
@@ -31,19 +38,22 @@ def test_rollouts_on_vllm_learn_over_a_scale_up_and_a_kill(
 ) -> None:
     kubectl.apply(job_of(vllm_nodes, maxSteps=5000))
     job = JobWatcher(kubectl, JOB)
-    first = job.until(lambda seen: bool(seen.rewards), seconds=300)
+    first = job.until(lambda seen: bool(seen.rewards), seconds=deadlines.LEARNED)
     assert max(first.rewards.values()) < 0.5
     kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=2")
-    job.until(lambda seen: seen.ready == 2, seconds=300)
+    both = job.until(lambda seen: seen.ready == 2, seconds=deadlines.LEARNED)
 
     victim = name_of(kubectl.rollouts(JOB)[0])
     kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
-    learned = job.until(lambda seen: victim not in seen.rollouts and has_learned(seen), seconds=500)
-    assert learned.step <= STEPS_TO_LEARN
+    learned = job.until(
+        lambda seen: (
+            victim not in seen.rollouts and seen.epoch_causes() >= CAUSES and has_learned(seen)
+        ),
+        seconds=deadlines.LEARNED,
+    )
+    assert both.step < learned.step <= STEPS_TO_LEARN
     check_epochs(learned, least=3)
-    causes = {entry["cause"] for entry in learned.history}
-    assert {"JobStarted", "MembersJoined", "MemberLost"} <= causes
-    assert kubectl.get("rljob", JOB)["status"]["trainer"]["restarts"] == 0
+    assert kubectl.job(JOB)["status"]["trainer"]["restarts"] == 0
 
     pod = next(pod for pod, reward in learned.rewards.items() if reward >= LEARNED)
     metrics = kubectl.metrics(pod)
@@ -61,6 +71,8 @@ def test_without_weight_sync_vllm_learns_nothing(kubectl: Kubectl, vllm_nodes: l
     manifest = job_of(vllm_nodes, maxSteps=CONTROL_STEPS)
     manifest["spec"]["weightSync"] = {"enabled": False}
     kubectl.apply(manifest)
-    seen = JobWatcher(kubectl, JOB).until(lambda s: s.phase == "Succeeded", seconds=800)
+    seen = JobWatcher(kubectl, JOB).until(
+        lambda s: s.phase == "Succeeded", seconds=deadlines.LEARNED
+    )
     assert len(seen.rewards) == 1
     assert all(reward < 0.3 for reward in seen.rewards.values()), seen.rewards

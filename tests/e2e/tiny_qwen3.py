@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hack.cluster.kubectl import Kubectl, example
+from hack.cluster.examples import example
+from hack.cluster.kubectl import Kubectl
 from tests.engines.tiny_models import LETTERS, write_tiny_model
 
 

@@ -17,10 +17,14 @@ BUSY = "BUSY_INTERPRETER"  # a variable of the process
 
 class _BusyProcess(RewardProcesses):
     async def score(
-        self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        responses: Sequence[Sequence[int]],
+        row: Mapping[str, Any],
+        environment_rewards: Sequence[float] = (),
     ) -> list[Score]:
         await asyncio.to_thread(_spin, len(responses) * 200_000)
-        return await super().score(prompt, responses, row)
+        return await super().score(prompt, responses, row, environment_rewards)
 
 
 def _spin(times: int) -> None:

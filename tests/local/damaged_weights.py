@@ -26,10 +26,14 @@ _damaged = [0]  # the numbers of versions
 
 class _DamagingProcesses(RewardProcesses):
     async def score(
-        self, prompt: Sequence[int], responses: Sequence[Sequence[int]], row: Mapping[str, Any]
+        self,
+        prompt: Sequence[int],
+        responses: Sequence[Sequence[int]],
+        row: Mapping[str, Any],
+        environment_rewards: Sequence[float] = (),
     ) -> list[Score]:
         _damage()
-        return await super().score(prompt, responses, row)
+        return await super().score(prompt, responses, row, environment_rewards)
 
 
 if DAMAGES in os.environ:

@@ -11,10 +11,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import EngineRef, JobConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
+from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
-from tests.local.fake_operator import FakeOperator
+from tests.local.fake_operator import FakeOperator, ReceivedSnapshot
 from tests.local.pods import ISSUER, Pod, variables
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
@@ -22,7 +27,9 @@ FAST = {"settle": 0.2}
 ENDLESS = {"max_steps": 1_000_000}
 LAG_SECONDS = 0.01
 STEP_SECONDS = 60.0  # for what takes one or two on a machine that has time
+TRAINED_SECONDS = 300.0  # a whole training that takes one minute by itself
 START_SECONDS = 120.0  # importing torch in several processes on two busy cores
+WHOLE_TRAINING = [pytest.mark.slow, pytest.mark.timeout(START_SECONDS + TRAINED_SECONDS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +103,7 @@ class LocalJob:
         self.rollouts: list[Pod] = []
         self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
         self.trainer = self.trainers[0]
+        self.front: Pod | None = None
         self.reference: Pod | None = None
         if own_reference:
             self.reference = self._pod("reverse-reference-0", "reference")
@@ -121,7 +129,7 @@ class LocalJob:
 
     @property
     def _pods(self) -> list[Pod]:
-        return [*self.rollouts, *self.trainers, *filter(None, [self.reference])]
+        return [*self.rollouts, *self.trainers, *filter(None, [self.reference, self.front])]
 
     async def start(self, *, rollouts: int) -> None:
         """Start everything and push the first roster."""
@@ -131,6 +139,19 @@ class LocalJob:
         for _ in range(rollouts):
             self.launch()
         await self.push_roster(EpochCause.JOB_STARTED)
+
+    def start_front(self, *keys: str) -> Pod:
+        """A pod of the front, for whom shows one of `keys`; `config.front` must be true."""
+        self.front = pod = self._pod("reverse-front-0", "front")
+        folder = self.folder / "keys"
+        folder.mkdir()
+        (folder / pod_contract.API_KEYS_FILE).write_text("\n".join(keys))
+        pod.variables[pod_contract.API_KEYS_DIR] = str(folder)
+        pod.variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(FrontConfig()))
+        del pod.variables[pod_contract.STATE_DIR]  # it keeps nothing
+        pod.variables.pop(pod_contract.TLS_DIR, None)  # agents do not believe the operator
+        pod.start()
+        return pod
 
     @property
     def spare_address(self) -> str:
@@ -173,6 +194,10 @@ class LocalJob:
     async def steps(self, count: int, *, seconds: float) -> None:
         """Wait until training has gone on by `count` steps."""
         await self.reach(self.operator.last.progress.step + count, seconds=seconds)
+
+    async def finished(self, *, seconds: float = TRAINED_SECONDS) -> ReceivedSnapshot:
+        """The first state in which training is over."""
+        return await self.operator.until(lambda s: s.finished is not None, seconds=seconds)
 
     async def prompts(self) -> "Prompts":
         """The ledger, as the trainer's metrics have it."""

@@ -24,7 +24,10 @@ from tests.token_issuer import TokenIssuer
 ROOT = Path(__file__).parents[2]
 ISSUER = TokenIssuer()
 """The API server of all local jobs of this process."""
-COMMAND = "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
+COMMAND = (  # a test or bench that is killed takes its workers with it
+    "from rollcall_runtime.worker.parent_process import end_with_parent; end_with_parent(); "
+    "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
+)
 
 AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
 FORK_SERVER: WorkerForkServer | None = None
@@ -41,7 +44,7 @@ class Pod:
     name: str
     uid: str
     address: str
-    role: str  # trainer, rollout or reference
+    role: str  # trainer, rollout, reference or front
     folder: Path
     variables: dict[str, str]
     group: str = DEFAULT_GROUP

@@ -8,12 +8,12 @@ from rollcall_protocol.job_config import DeltaConfig, JobConfig, OptimizerConfig
 from rollcall_protocol.wire.job_snapshot import SessionCause
 from rollcall_protocol.wire.roster import EpochCause
 from tests.local import damaged_weights
-from tests.local.harness import FAST, LocalJob
+from tests.local.harness import FAST, WHOLE_TRAINING, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
-pytestmark = pytest.mark.slow
+pytestmark = WHOLE_TRAINING
 
-STEPS = 40
+STEPS = 20
 LEARNT_AFTER = 100
 # Most bytes of 32-bit weights change in a step that learns quickly.
 ALWAYS = DeltaConfig(max_share=1.0)
@@ -34,7 +34,7 @@ async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
     folder.mkdir()
     async with LocalJob(folder, job(delta)) as running:
         await running.start(rollouts=2)
-        seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
+        seen = await running.finished()
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.cause is not SessionCause.ENGINE_ERROR
@@ -47,6 +47,7 @@ async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
     assert deltas < 0.5 * whole
 
 
+@pytest.mark.long
 async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
     config = job_config(
         algorithm={"max_steps": LEARNT_AFTER},
@@ -56,7 +57,7 @@ async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
     )
     async with LocalJob(tmp_path, config) as running:
         await running.start(rollouts=2)
-        await running.operator.until(lambda s: s.finished is not None, seconds=200)
+        await running.finished()
         rewards = [(await pod.metrics())["rollout_reward"] for pod in running.rollouts]
         assert min(rewards) >= 0.7, rewards  # without new weights it stays under 0.3
         trainer = await running.trainer.metrics()
@@ -73,7 +74,7 @@ async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
             imports=damaged_weights.__name__, **{damaged_weights.DAMAGES: "yes"}
         )
         await running.push_roster(EpochCause.MEMBERS_JOINED)
-        seen = await running.operator.until(lambda s: s.finished is not None, seconds=120)
+        seen = await running.finished()
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         refused = [pod for pod in running.rollouts if "wrong digest in buckets [0]" in pod.log()]
         assert refused == [damaged]

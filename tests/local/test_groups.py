@@ -2,22 +2,21 @@
 
 from pathlib import Path
 
-import pytest
-
 from rollcall_protocol.job_config import EngineRef, GroupConfig
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local.harness import FAST, LocalJob
+from tests.local.harness import FAST, WHOLE_TRAINING, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
-pytestmark = pytest.mark.slow
+pytestmark = WHOLE_TRAINING
 
+STEPS = 25
 OTHER = GroupConfig("other-vendor", EngineRef("gloo", {"operationTimeout": 3}))
 
 
 async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) -> None:
     config = job_config(
-        algorithm={"max_steps": 40},
+        algorithm={"max_steps": STEPS},
         membership=FAST,
         trainer_replicas=2,
         weight_sync={"groups": (OTHER,)},
@@ -39,7 +38,7 @@ async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) ->
         assert (group.name, group.epoch) == (OTHER.name, 2)
         assert group.session is not None
         assert group.session.members == 3
-        seen = await job.operator.until(lambda s: s.finished is not None, seconds=120)
-        assert {m.version for m in seen.snapshot.members} == {40}
+        seen = await job.finished()
+        assert {m.version for m in seen.snapshot.members} == {STEPS}
         for pod in (job.rollouts[1], other, late):
-            assert (await pod.metrics())["weight_version"] == 40
+            assert (await pod.metrics())["weight_version"] == STEPS

@@ -27,7 +27,7 @@ async def test_two_ranks_train_publish_and_save_together(tmp_path: Path, staging
             for pod in job.trainers:
                 pod.imports = fake_accelerator.__name__
         await job.start(rollouts=1)
-        seen = await job.operator.until(lambda s: s.finished is not None, seconds=120)
+        seen = await job.finished(seconds=120)
         assert seen.snapshot.progress.weight_version == 12
         if staging == "Device":
             for pod in job.trainers:

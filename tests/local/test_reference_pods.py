@@ -32,7 +32,7 @@ def with_kl_term() -> JobConfig:
 
 async def divergences(job: LocalJob) -> list[float]:
     """KL divergence from the reference in each step, once training is over."""
-    await job.operator.until(lambda s: s.finished is not None, seconds=START_SECONDS)
+    await job.finished(seconds=START_SECONDS)
     figures = [line["figures"] for line in lines(job.trainer) if "figures" in line]
     return [step["actor/kl_loss"] for step in figures]  # type: ignore[index]
 

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, RewardErrorConfig
 from rollcall_protocol.pod_contract import ExitCode
@@ -11,13 +9,21 @@ from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_protocol.wire.roster import EpochCause
 from tests.local import rewards_with_faults
-from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
+from tests.local.harness import (
+    ENDLESS,
+    FAST,
+    START_SECONDS,
+    STEP_SECONDS,
+    TRAINED_SECONDS,
+    WHOLE_TRAINING,
+    LocalJob,
+    in_sync,
+)
 from tests.unit.rollcall_runtime.jobs import job_config
 
-pytestmark = pytest.mark.slow
+pytestmark = WHOLE_TRAINING
 
 STEPS = 100
-FINISH_SECONDS = 100.0
 EXCLUDED_SECONDS = 30.0  # less than a mutant may take
 
 
@@ -32,10 +38,10 @@ async def test_a_reward_that_fails_for_some_samples_costs_their_groups_alone(
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=2)
         seen = await job.operator.until(
-            lambda s: s.reward_failure is not None, seconds=FINISH_SECONDS
+            lambda s: s.reward_failure is not None, seconds=TRAINED_SECONDS
         )
         failure = seen.snapshot.reward_failure
-        seen = await job.operator.until(lambda s: s.finished is not None, seconds=FINISH_SECONDS)
+        seen = await job.finished()
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.error == ""
         rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]

@@ -35,7 +35,7 @@ async def test_a_killed_trainer_goes_on_with_its_critic_and_its_curves(tmp_path:
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=10)
         job.trainer.start()
-        seen = await job.operator.until(lambda s: s.finished is not None, seconds=STEP_SECONDS)
+        seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.step == 8
         saved = sorted(path.name for path in (tmp_path / "checkpoints" / "critic").iterdir())

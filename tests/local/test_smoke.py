@@ -17,7 +17,7 @@ async def test_a_job_of_three_steps_finishes(tmp_path: Path) -> None:
     config = job_config(algorithm={"max_steps": 3}, membership=FAST, weight_sync=sync)
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=1)
-        seen = await job.operator.until(lambda s: s.finished is not None, seconds=30)
+        seen = await job.finished(seconds=30)
         assert seen.snapshot.finished is not None
         assert (seen.snapshot.finished.step, seen.snapshot.finished.error) == (3, "")
         assert seen.snapshot.progress.weight_version == 3

@@ -38,9 +38,7 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
     async with LocalJob(tmp_path, config) as job:
         job.trainer.start()
         job.operator.start()
-        seen = await job.operator.until(
-            lambda s: s.finished is not None, seconds=START_SECONDS + STEP_SECONDS
-        )
+        seen = await job.finished(seconds=START_SECONDS + STEP_SECONDS)
         assert seen.snapshot.finished is not None
         assert (seen.snapshot.finished.step, seen.snapshot.progress.max_steps) == (STEPS, STEPS)
         assert seen.snapshot.members == ()
@@ -54,14 +52,13 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
     async with LocalJob(tmp_path, longer) as job:
         job.trainer.start()
         job.operator.start()
-        await job.operator.until(
-            lambda s: s.finished is not None, seconds=START_SECONDS + STEP_SECONDS
-        )
+        await job.finished(seconds=START_SECONDS + STEP_SECONDS)
         assert "resumed from" in job.trainer.log()
         assert f"step {STEPS + 1} of {STEPS + 2}" in job.trainer.log()
         assert f"step {STEPS} of" not in job.trainer.log()
 
 
+@pytest.mark.long
 async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> None:
     steps = 150
     config = job_config(

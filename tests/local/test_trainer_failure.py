@@ -10,18 +10,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CheckpointConfig, JobConfig
-from rollcall_protocol.pod_contract import TICKET_HEADER, ExitCode
+from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_protocol.wire.json_codec import decode, encode, parse
-from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.weights.catch_up import fetch
-from rollcall_runtime.sync.weights.staging import StagingArea
+from rollcall_protocol.wire.json_codec import encode
 from tests.local.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
+from tests.local.held_weights import weights_of
 from tests.local.pods import Pod
 from tests.local.ticket_giver import TicketGiver
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -96,34 +93,11 @@ async def test_a_stopped_rank_is_found_within_the_bound(tmp_path: Path, victim: 
         assert await stopped.exited(seconds=10) == ExitCode.FAILED, "it cannot go on alone"
 
 
-async def described(donor: str, version: Version, ticket: str) -> WeightManifest:
-    """What a rollout says of the version that it serves."""
-    url, headers = f"http://{donor}{pod_contract.WEIGHTS_ROUTE}", {TICKET_HEADER: ticket}
-    query = {"version": str(version), "buckets": ""}
-    async with (
-        aiohttp.ClientSession(headers=headers) as client,
-        client.get(url, params=query) as answer,
-    ):
-        assert answer.status == 200
-        return decode(WeightManifest, parse((await answer.read())[8:]))
-
-
-async def weights_of(pod: Pod, lineage: Lineage, keys: TicketGiver) -> tuple[Version, bytes]:
-    """The version of `lineage` that a rollout serves, and the whole of its weights."""
-    values = await pod.metrics()
-    version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
-    donor = f"{pod.address}:{pod_contract.AGENT_PORT}"
-    ticket = await keys.ticket(pod.uid, version)
-    manifest = await described(donor, version, ticket)
-    await fetch(version=version, manifest=manifest, donors=[donor], tickets=[ticket], stage=stage)
-    with stage.committing(version) as snapshot:
-        return version, bytes(snapshot.host.memory)
-
-
 async def held_weights(job: LocalJob, lineage: Lineage) -> list[tuple[Version, bytes]]:
     """What each rollout serves, now that the trainer is dead."""
     async with TicketGiver(job.trainer.address) as keys:
-        return [await weights_of(pod, lineage, keys) for pod in job.rollouts]
+        held = [await weights_of(pod, lineage, keys) for pod in job.rollouts]
+        return [(version, weights) for version, weights, _ in held]
 
 
 def recovering(folder: Path, *, replicas: int, recover_from: str, max_steps: int) -> JobConfig:
@@ -218,7 +192,7 @@ async def logged(pod: Pod, step: int) -> None:
 
 async def trained(job: LocalJob) -> dict[int, object]:
     """The losses of all lives, once training is over; a step that was done again has the same."""
-    await job.operator.until(lambda s: s.finished is not None, seconds=START_SECONDS)
+    await job.finished(seconds=START_SECONDS)
     found: dict[int, object] = {}
     for life in range(len(job.trainer.logs)):
         for step, value in losses(job.trainer, life).items():

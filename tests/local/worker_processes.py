@@ -24,6 +24,7 @@ PRELOADED = (
     "rollcall_runtime.train.app",
     "rollcall_runtime.train.reference_app",
     "rollcall_runtime.train.engines.fsdp2",
+    "rollcall_runtime.front.app",
     "rollcall_runtime.rollout.app",
     "rollcall_runtime.rollout.engines.tiny_engine",
     "rollcall_runtime.sync.engines.gloo",

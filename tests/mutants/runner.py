@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.mutants import tree_copies
+from tests.mutants.forked_runs import TEST_SECONDS, Found, RunError, TestRuns
 from tests.mutants.mutant import Mutant, file_of
 from tests.mutants.run_tests import BROKEN, FAILED, PASSED, TIMED_OUT, matches
-from tests.mutants.tree_copies import Found, PatchError, RunError, TestRuns
+from tests.mutants.tree_copies import PatchError
 
 KILLED, SURVIVED = "killed", "SURVIVED"
 NO_PATCH, NO_RUN, NO_BASELINE = "DOES NOT APPLY", "DOES NOT RUN", "TESTS DO NOT PASS"
@@ -119,7 +120,7 @@ def _try(mutant: Mutant, pristine: Path, *, baseline: Found, runs: TestRuns) -> 
         tree = Path(shutil.copytree(pristine, Path(folder, "tree"), symlinks=True))
         try:
             tree_copies.apply(mutant, tree)
-            found = runs.run(tree, mutant.tests, timeout=mutant.timeout or tree_copies.TEST_SECONDS)
+            found = runs.run(tree, mutant.tests, timeout=mutant.timeout or TEST_SECONDS)
         except PatchError as error:
             return Verdict(mutant, NO_PATCH, str(error))
         except RunError as error:

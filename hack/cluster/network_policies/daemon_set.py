@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hack.cluster import cache
-from hack.cluster.kubectl import OPERATOR_IMAGE
+from hack.cluster.examples import OPERATOR_IMAGE
 
 if TYPE_CHECKING:
     from hack.cluster.kubectl import Kubectl

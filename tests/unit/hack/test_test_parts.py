@@ -11,7 +11,8 @@ from hack import test_parts
 from hack.test_parts import PARTS
 
 MARKS = ("slow", "alone")
-SUITES = ("tests/unit", "tests/local", "tests/integration", "tests/e2e")
+SLOW_SUITES = ("tests/unit", "tests/local")
+SUITES = (*SLOW_SUITES, "tests/integration", "tests/e2e")
 
 
 def selections() -> list[tuple[set[str], Expression]]:
@@ -39,7 +40,15 @@ def runs(suite: str, *marks: str) -> int:
 def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
     for count in range(len(MARKS) + 1):
         for marks in itertools.combinations(MARKS, count):
-            assert runs(suite, *marks) == 1, marks
+            named_only = int("slow" in marks and suite in SLOW_SUITES and "alone" not in marks)
+            assert runs(suite, *marks) == 1 + named_only, marks
+
+
+@pytest.mark.parametrize("suite", SLOW_SUITES)
+def test_a_long_test_runs_when_it_is_named(suite: str) -> None:
+    by_name = {part.name: part for part in PARTS}
+    assert (by_name["slow"].named_only, by_name["slow-whole"].named_only) == (False, True)
+    assert runs(suite, "slow", "long") == 1
 
 
 def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_named() -> None:
@@ -49,10 +58,11 @@ def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_n
     assert (runs("tests/engines"), runs("tests/engines", "slow")) == (2, 1)
 
 
-@pytest.mark.parametrize(("mark", "name"), [("every_engine", "e2e-engines"), ("vllm", "e2e-vllm")])
-def test_end_to_end_tests_that_need_an_image_of_their_own_run_when_named(
-    mark: str, name: str
-) -> None:
+@pytest.mark.parametrize(
+    ("mark", "name"),
+    [("every_engine", "e2e-engines"), ("vllm", "e2e-vllm"), ("vllm_soak", "soak-vllm")],
+)
+def test_end_to_end_tests_with_an_image_of_their_own_run_when_named(mark: str, name: str) -> None:
     assert {part.name: part for part in PARTS}[name].named_only
     assert runs("tests/e2e", mark) == runs("tests/e2e", mark, "alone") == 1
 
@@ -91,6 +101,7 @@ def test_a_failing_command_ends_the_run_with_its_status(
     assert "2" not in lines
     assert "3" not in lines
     assert any(line.endswith('repeat it with: make test PARTS="second"') for line in lines)
+    assert lines[-1] == "=== minutes: first 0.0, second 0.0 (failed)"
 
 
 def test_parts_can_be_named(

@@ -1,32 +1,28 @@
 """When the demo of a language model says that it learned."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hack.demo.job_progress import JobProgress
-from hack.demo.language_model import WORDS, manifest, report
-from hack.demo.learning_curve import LearningCurve
+from hack.demo.language_model import WORDS, check_answers, manifest
 from rollcall_runtime.tasks.first_letter import WORDS as TRAINED_ON
 
 RIGHT, WRONG = dict.fromkeys(WORDS, 31), dict.fromkeys(WORDS, 6)
 
 
-def report_of(tmp_path: Path, *, end: float = 0.95, after: dict[str, int] = RIGHT) -> None:
+def check(*, end: float = 0.95, after: dict[str, int] = RIGHT) -> None:
     last = JobProgress(
         rollouts={"a": {"rollcall_rollout_reward": end}},
         history=[{"epoch": number, "cause": "MembersJoined"} for number in (1, 2, 3)],
     )
-    curve = LearningCurve()
-    curve.add(last)
-    report(curve, start=0.3, last=last, before=WRONG, after=after, into=tmp_path / "curve.svg")
+    check_answers(start=0.3, last=last, before=WRONG, after=after)
 
 
 def test_it_learned_if_rewards_rose_and_the_export_answers(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report_of(tmp_path)
+    check()
     said = capsys.readouterr().err
     assert "nurse: 6 of 32 answers right before, 31 after" in said
     assert "mean reward of the rollouts' own samples: 0.30, then 0.95" in said
@@ -40,9 +36,9 @@ def test_it_learned_if_rewards_rose_and_the_export_answers(
         ({"after": WRONG}, "answers of the exported model rose by 0.00"),
     ],
 )
-def test_it_did_not_learn_otherwise(tmp_path: Path, changes: dict[str, Any], problem: str) -> None:
+def test_it_did_not_learn_otherwise(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(AssertionError, match=problem):
-        report_of(tmp_path, **changes)
+        check(**changes)
 
 
 def test_the_words_that_are_asked_are_not_trained_on() -> None:

@@ -54,7 +54,7 @@ def history(*lives: LiarLife) -> LiarHistory:
         distrusted=(),
         balanced=True,
         weights_problem="",
-        tracebacks=0,
+        tracebacks=(),
     )
 
 
@@ -114,7 +114,7 @@ def test_a_lie_that_counts_is_a_violation(answer: tuple[str, bool, str], problem
         ({"balanced": False}, "the counters of prompts do not add up"),
         ({"distrusted": ("a",)}, "honest rollouts were excluded for good: ['a']"),
         ({"weights_problem": "weights of x differ"}, "weights of x differ"),
-        ({"tracebacks": 2}, "honest workers logged 2 tracebacks"),
+        ({"tracebacks": ("a: Oh",)}, "an honest worker logged a traceback: a: Oh"),
     ],
 )
 def test_harm_to_others_is_a_violation(change: dict[str, object], problem: str) -> None:
