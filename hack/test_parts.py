@@ -56,6 +56,7 @@ PARTS = (
         commands=(
             "ruff check .",
             "ruff format --check .",
+            "pytest tests/unit/test_names.py",
             "mypy operator workloads hack tests",
             "lint-imports",
             "rollcall-operator crds --check",

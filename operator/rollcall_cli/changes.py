@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
 
 
-class NoRolloutError(Exception):
+class NotARolloutError(Exception):
     """The pod is not there, or is no rollout; the message says which pods are."""
 
 
@@ -38,14 +38,14 @@ async def set_suspended(client: KubeClient, *, namespace: str, name: str, suspen
 async def drain(client: KubeClient, *, namespace: str, pod: str) -> str:
     """Delete a rollout's pod, which drains it; what happens next, as a sentence.
 
-    NoRolloutError if the pod is not there or is another one's; ApiError.
+    NotARolloutError if the pod is not there or is another one's; ApiError.
     """
     found = await client.find(PODS, namespace=namespace, name=pod)
     labels = ((found or {}).get("metadata") or {}).get("labels") or {}
     if found is None or labels.get(ROLE) != ROLLOUT:
         problem = "is no rollout" if found else f"is not in namespace {namespace!r}"
         command = f"kubectl get pods --selector {ROLE}={ROLLOUT}"
-        raise NoRolloutError(f"pod {pod!r} {problem}; list the rollouts with: {command}")
+        raise NotARolloutError(f"pod {pod!r} {problem}; list the rollouts with: {command}")
     uid = found["metadata"]["uid"]
     await client.delete(PODS, namespace=namespace, name=pod, uid=uid)
     return (

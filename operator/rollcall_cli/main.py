@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rollcall_cli import job_logs, live, screens
-from rollcall_cli.changes import NoRolloutError, drain, set_suspended
+from rollcall_cli.changes import NotARolloutError, drain, set_suspended
 from rollcall_cli.cluster import add_cluster_options, chosen_cluster
 from rollcall_cli.job_record import NoSuchJobError, read_job
 from rollcall_cli.job_summary import read_summary
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     except (
         NoSuchJobError,
-        NoRolloutError,
+        NotARolloutError,
         ConfigurationError,
         ApiError,
         UnreachableError,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from rollcall_cli.changes import NoRolloutError, drain, set_suspended
+from rollcall_cli.changes import NotARolloutError, drain, set_suspended
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import Resource
@@ -99,6 +99,6 @@ async def test_a_rollout_drains_by_its_uid() -> None:
 )
 async def test_another_pod_is_not_deleted(pod: str, role: str, says: str) -> None:
     cluster = Cluster(role=role)
-    with pytest.raises(NoRolloutError, match=f"{says}; list the rollouts with: kubectl get pods"):
+    with pytest.raises(NotARolloutError, match=f"{says}; list the rollouts with: kubectl get pods"):
         await drained(cluster, pod)
     assert cluster.deleted == []

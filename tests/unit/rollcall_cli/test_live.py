@@ -49,7 +49,7 @@ async def watched(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | Ex
     return file.getvalue()
 
 
-async def test_the_newest_status_is_drawn_and_an_outage_is_shown(
+async def test_the_newest_status_and_an_outage_are_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = await watched(monkeypatch, SUMMARY, UnreachableError("no answer"), SUMMARY)

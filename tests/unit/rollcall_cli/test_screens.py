@@ -58,14 +58,14 @@ SUMMARY: dict[str, Any] = {
 }
 
 
-def drawn(screen: object) -> str:
+def text_of(screen: object) -> str:
     file = StringIO()
     Console(file=file, width=140, highlight=False).print(screen)
     return file.getvalue()
 
 
 def test_the_status_fits_on_one_screen_and_says_who_is_behind_and_why() -> None:
-    text = drawn(status_screen(SUMMARY, now=NOW))
+    text = text_of(status_screen(SUMMARY, now=NOW))
     assert len(text.splitlines()) <= 24
     assert text.startswith("team/reverse: Running, step 9 of 10, weight version 9, reward of the")
     assert "started 11 min ago" in text
@@ -85,30 +85,30 @@ def test_the_status_says_why_training_waits_and_how_old_it_is() -> None:
         "warning": "the disk is full",
         "staleSince": "2027-01-15T08:00:00Z",
     }
-    text = drawn(status_screen(summary, now=NOW))
+    text = text_of(status_screen(summary, now=NOW))
     assert "Training waits: no rollout serves" in text
     assert "Warning: the disk is full" in text
     assert "The coordinator last sent something 60 s ago" in text
 
 
 def test_a_job_without_a_status_has_a_screen() -> None:
-    text = drawn(status_screen({"namespace": "team", "name": "new", "problems": []}, now=NOW))
+    text = text_of(status_screen({"namespace": "team", "name": "new", "problems": []}, now=NOW))
     assert text.startswith("team/new: Pending\n")
 
 
 def test_epochs_and_sessions_with_their_causes() -> None:
-    text = drawn(epochs_screen(SUMMARY, now=NOW))
+    text = text_of(epochs_screen(SUMMARY, now=NOW))
     assert all(f"joined: rollout-{number}" in text for number in range(1, 9))
     assert "8.1.1" in text
     assert "NewRoster" in text
-    assert drawn(epochs_screen({}, now=NOW)) == "The job has had no epoch yet.\n"
+    assert text_of(epochs_screen({}, now=NOW)) == "The job has had no epoch yet.\n"
 
 
 def test_pools_with_each_of_their_rollouts() -> None:
-    text = drawn(pools_screen(SUMMARY, now=NOW))
+    text = text_of(pools_screen(SUMMARY, now=NOW))
     assert "reverse-cpu-a" in text
     assert "reverse-cpu-b" in text
-    assert drawn(pools_screen({}, now=NOW)) == "No RolloutPool serves the job.\n"
+    assert text_of(pools_screen({}, now=NOW)) == "No RolloutPool serves the job.\n"
 
 
 @pytest.mark.parametrize(

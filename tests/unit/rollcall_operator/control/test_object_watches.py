@@ -58,7 +58,7 @@ async def test_an_event_reconciles_the_job_that_it_names_and_the_one_that_it_nam
         assert selectors.count(labels.JOB) == 2 * (every - 1), "each LIST and WATCH but the nodes'"
         assert set(seen) == {"nodes", *(resource.plural for resource in LABELLED)}
         enqueued.clear()
-        server.tell("MODIFIED", pod("a", 2, **{labels.JOB: "two"}))
+        server.send("MODIFIED", pod("a", 2, **{labels.JOB: "two"}))
         await until(lambda: len(enqueued) == 2 * (every - 1))
         assert set(enqueued) == {("ns", "one"), ("ns", "two")}
         running.cancel()

@@ -46,11 +46,11 @@ class ApiServer:
     _open: list[asyncio.Queue[bytes | None]] = field(default_factory=list)
     _waiting: list[bytes | None] = field(default_factory=list)
 
-    def tell(self, kind: str, found: Pod) -> None:
+    def send(self, kind: str, found: Pod) -> None:
         """An event for the WATCHes."""
-        self.tell_line(json.dumps({"type": kind, "object": found}).encode() + b"\n")
+        self.send_line(json.dumps({"type": kind, "object": found}).encode() + b"\n")
 
-    def tell_line(self, line: bytes | None) -> None:
+    def send_line(self, line: bytes | None) -> None:
         """Anything for the WATCHes; None ends them."""
         for events in self._open:
             events.put_nowait(line)
@@ -61,7 +61,7 @@ class ApiServer:
 
     def end_watch(self) -> None:
         """End the WATCHes that are open, or the next one."""
-        self.tell_line(None)
+        self.send_line(None)
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Any GET."""

@@ -56,9 +56,9 @@ async def test_all_pages_of_the_list_and_then_each_event(tmp_path: Path) -> None
     server = ApiServer(version=7, pods=[pod(name, 1) for name in "abcde"], page=2)
     async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
         await reported(differences, *((None, f"{name}@1") for name in "abcde"))
-        server.tell("ADDED", pod("f", 8))
-        server.tell("MODIFIED", pod("a", 9))
-        server.tell("DELETED", pod("b", 10))
+        server.send("ADDED", pod("f", 8))
+        server.send("MODIFIED", pod("a", 9))
+        server.send("DELETED", pod("b", 10))
         await reported(differences, (None, "f@8"), ("a@1", "a@9"), ("b@1", None))
     assert server.lists == 3
     assert server.watched_from == ["7"]
@@ -71,10 +71,10 @@ async def test_a_watch_that_ends_goes_on_where_it_was_by_events_and_bookmarks(
 ) -> None:
     server = ApiServer(version=7)
     async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
-        server.tell("ADDED", pod("a", 8))
+        server.send("ADDED", pod("a", 8))
         server.end_watch()
         await reported(differences, (None, "a@8"))
-        server.tell("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
+        server.send("BOOKMARK", {"metadata": {"resourceVersion": "20"}})
         server.end_watch()
         await until(lambda: len(server.watched_from) == 3)
     assert server.watched_from == ["7", "8", "20"]
@@ -82,7 +82,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_by_events_and_bookmarks(
 
 
 @pytest.mark.parametrize("by_event", [True, False])
-async def test_a_forgotten_version_lists_anew_and_finds_what_was_missed(
+async def test_a_forgotten_version_lists_again_and_finds_what_was_missed(
     tmp_path: Path, by_event: bool
 ) -> None:
     server = ApiServer(version=7, pods=[pod("stays", 1), pod("changes", 2), pod("goes", 3)])
@@ -91,7 +91,7 @@ async def test_a_forgotten_version_lists_anew_and_finds_what_was_missed(
         differences.clear()
         server.version, server.pods = 90, [pod("stays", 1), pod("changes", 88), pod("comes", 89)]
         if by_event:
-            server.tell("ERROR", {"metadata": {}, "code": 410, "reason": "Expired"})
+            server.send("ERROR", {"metadata": {}, "code": 410, "reason": "Expired"})
         else:
             server.refusals = [410]
             server.end_watch()
@@ -125,7 +125,7 @@ async def test_failures_are_waited_out_longer_and_longer(tmp_path: Path, status:
         # The WATCH that ended at once was the first; of each two 401 one has credentials read anew.
         refused = 3 if status == 401 else 6
         assert failures == list(range(1, 2 + refused))
-        server.tell("MODIFIED", pod("a", 8))
+        server.send("MODIFIED", pod("a", 8))
         await reported(differences, ("a@1", "a@8"))
         failures.clear()
         server.refusals = [status] * 2
@@ -142,8 +142,8 @@ async def test_failures_are_waited_out_longer_and_longer(tmp_path: Path, status:
 async def test_what_is_no_event_opens_another_watch(tmp_path: Path, line: bytes) -> None:
     server = ApiServer(version=7)
     async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
-        server.tell("ADDED", pod("a", 8))
-        server.tell_line(line)
+        server.send("ADDED", pod("a", 8))
+        server.send_line(line)
         await reported(differences, (None, "a@8"))
         await until(lambda: server.watched_from == ["7", "8"])
 
