@@ -64,13 +64,14 @@ def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
         history=groups[0].get("history", []),
         conditions=status.get("conditions", []),
     )
-    for pod in kubectl.rollouts(job):
-        seen.ready += is_ready(pod)
-        seen.rollouts[name_of(pod)] = _metrics(kubectl, name_of(pod))
+    # The trainer first: on a busy machine it makes steps before the last rollout is read.
     trainer = _metrics(kubectl, f"{job}-trainer-0")
     progress = status.get("progress", {})
     seen.step = int(trainer.get("rollcall_step", progress.get("step", 0)))
     seen.version = int(trainer.get("rollcall_weight_version", progress.get("weightVersion", -1)))
+    for pod in kubectl.rollouts(job):
+        seen.ready += is_ready(pod)
+        seen.rollouts[name_of(pod)] = _metrics(kubectl, name_of(pod))
     return seen
 
 

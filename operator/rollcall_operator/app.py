@@ -20,6 +20,7 @@ from rollcall_operator.control.certificate_authority import (
 )
 from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.control.job_store import JobStore
 from rollcall_operator.control.leader_election import (
     LeaderElectionSettings,
     LeaderElector,
@@ -28,6 +29,7 @@ from rollcall_operator.control.leader_election import (
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.object_watches import ObjectWatches
 from rollcall_operator.control.operator_tokens import OperatorTokens
+from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
 from rollcall_operator.control.trust_keys import TrustKeys
@@ -172,9 +174,26 @@ class Operator:
         nodes = NodeWatch(
             taints=settings.preemption_taints, enqueue=lambda key: queue.add(key, delay=0.0)
         )
+        node_rights = _start(stack, may_watch_nodes(client), "node rights")
+        await self._race(node_rights, *vital)
+        store = JobStore()
+        watches = ObjectWatches(
+            client,
+            store=store,
+            namespaces=settings.namespaces,
+            enqueue=lambda key: queue.add(key, delay=0.0),
+            seen=self._metrics.event_seen,
+            node_seen=nodes.seen if node_rights.result() else None,
+        )
+        reader = JobReader(
+            client,
+            store=store,
+            writes=OwnWrites(reached=watches.reached, lives=store.lives),
+            lost_for=watches.lost_for,
+        )
         reconciler = Reconciler(
-            reader=JobReader(client, clock=time.time),
-            applier=Applier(client, recorder, timestamp=_timestamp),
+            reader=reader,
+            applier=Applier(client, recorder, reader, timestamp=_timestamp),
             nodes=nodes,
             dialer=dialer,
             tokens=tokens,
@@ -190,19 +209,11 @@ class Operator:
             reconciler, settings=QueueSettings(workers=settings.workers), metrics=self._metrics
         )
         self._queue = queue
-        queue.start()
         stack.push_async_callback(lambda: queue.close(seconds=self._drain))
-
-        node_rights = _start(stack, may_watch_nodes(client), "node rights")
-        await self._race(node_rights, *vital)
-        watches = ObjectWatches(
-            client,
-            namespaces=settings.namespaces,
-            enqueue=queue.add,
-            seen=self._metrics.event_seen,
-            node_seen=nodes.seen if node_rights.result() else None,
-        )
+        self._wait_on("listing the objects of all jobs")
         vital.append(_start(stack, watches.run(), "watches"))
+        await self._race(_start(stack, watches.listed(), "first lists"), *vital)
+        queue.start()
         watching = handlers.watch(
             connection=connection,
             namespaces=settings.namespaces,

@@ -14,6 +14,7 @@ import aiohttp
 import kopf
 
 from rollcall_operator.control.backoff import WATCHING
+from rollcall_operator.control.job_store import job_of
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
     RL_JOBS,
@@ -38,16 +39,6 @@ class EndlessBackoffs(Iterable[float]):
             yield WATCHING.delay(failures)
 
 
-def job_of(resource: Resource, body: Any) -> tuple[str, str] | None:
-    """Namespace and name of the job that an RLJob is or a RolloutPool names; None without one."""
-    meta = body.get("metadata") or {}
-    if resource == RL_JOBS:
-        job = meta.get("name")
-    else:
-        job = ((body.get("spec") or {}).get("jobRef") or {}).get("name")
-    return (meta["namespace"], job) if job else None
-
-
 def register(
     registry: kopf.OperatorRegistry, *, enqueue: Enqueue, seen: Callable[[str], None]
 ) -> None:
@@ -63,7 +54,7 @@ def _handler(
 ) -> Callable[..., Awaitable[None]]:
     async def handle(*, body: kopf.Body, **_: Any) -> None:
         seen(resource.plural)
-        key = job_of(resource, body)
+        key = job_of(resource, dict(body))
         if key is not None:
             enqueue(*key)
 

@@ -39,7 +39,8 @@ NOT_SEEN_IN_REQUESTS = {
 
 EVERYWHERE_REFUSED = (
     *(Access(verb, "secrets") for verb in ("get", "list", "watch", "update", "patch", "delete")),
-    *(Access("list", kind) for kind in ("configmaps", "serviceaccounts", "namespaces", "*")),
+    *(Access("list", kind) for kind in ("serviceaccounts", "namespaces", "*")),
+    *(Access("get", kind) for kind in ("configmaps", "services")),
     *(Access("delete", kind) for kind in ("configmaps", "nodes", "persistentvolumeclaims")),
     *(Access("create", f"pods/{door}") for door in ("exec", "attach", "portforward", "eviction")),
     *(Access(verb, "pods") for verb in ("create", "update", "deletecollection")),
@@ -130,7 +131,7 @@ async def serve_a_job_and_shrink_it(user: ClusterUser) -> None:
 
 
 async def delete_a_finished_job_without_pods(user: ClusterUser) -> None:
-    """A job whose pods a quota refuses, until its deadline has passed."""
+    """A job whose pods a quota refuses, so that events are read, until its deadline has passed."""
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "none"}}
     await user.apply(quota | {"spec": {"hard": {"pods": "0"}}})
 
@@ -138,7 +139,7 @@ async def delete_a_finished_job_without_pods(user: ClusterUser) -> None:
         return "used" in ((await user.get(QUOTAS, "none")).get("status") or {})
 
     await eventually(in_force, "the quota in force")
-    await user.apply(example("short", activeDeadlineSeconds=3, ttlSecondsAfterFinished=0))
+    await user.apply(example("short", activeDeadlineSeconds=12, ttlSecondsAfterFinished=0))
 
     async def deleted() -> bool:
         return await user.find(RL_JOBS, "short") is None

@@ -45,7 +45,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- define "rollcall.rules" -}}
 - apiGroups: [rollcall.dev]
   resources: [rljobs]
-  verbs: [get, list, watch, delete] # delete: ttlSecondsAfterFinished
+  verbs: [list, watch, delete] # delete: ttlSecondsAfterFinished
 - apiGroups: [rollcall.dev]
   resources: [rolloutpools]
   verbs: [list, watch, create, patch, delete]
@@ -63,10 +63,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
   verbs: [delete]
 - apiGroups: [""]
   resources: [services] # delete: as above
-  verbs: [list, create, patch, delete]
+  verbs: [list, watch, create, patch, delete]
 - apiGroups: [""] # the cluster's public keys, by which workers check tokens
   resources: [configmaps]
-  verbs: [get, create, patch]
+  verbs: [list, watch, create, patch]
 - apiGroups: [""] # certificates of jobs' servers; none is read
   resources: [secrets]
   verbs: [create]

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from rollcall_operator.api import labels
+from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.refused_children import RefusedChildren
 from rollcall_operator.kube.client import KubeClient, Object
@@ -43,13 +44,15 @@ class Applier:
         self,
         client: KubeClient,
         recorder: EventRecorder,
+        reader: JobReader,
         *,
         timestamp: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`timestamp` gives now as RFC 3339."""
+        """`reader` gets each write; `timestamp` gives now as RFC 3339."""
         self._client = client
         self._recorder = recorder
+        self._reader = reader
         self._timestamp = timestamp
         self._clock = clock
         self._refused: dict[Key, RefusedChildren] = {}
@@ -64,14 +67,14 @@ class Applier:
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         versions: dict[str, str] = {}
         for body in plan.applies:
-            await self._unless_refused(key, body, self._apply(body, versions))
+            await self._unless_refused(key, body, self._apply(key, body, versions))
         for gone in plan.deletes:
             log.info("Deleting %s %s", gone.kind, gone.name)
-            await self._client.delete(
-                resource_of(gone.kind), namespace=key[0], name=gone.name, uid=gone.uid
-            )
+            resource = resource_of(gone.kind)
+            await self._client.delete(resource, namespace=key[0], name=gone.name, uid=gone.uid)
+            self._reader.deleted(key, resource, name=gone.name, uid=gone.uid)
         if plan.job_status is not None and observed.job is not None:
-            await self._write_status(observed.job, plan.job_status)
+            await self._write_status(key, observed.job, plan.job_status)
         return versions
 
     async def write_pods_and_pools(
@@ -137,33 +140,39 @@ class Applier:
 
     # --- one object ----------------------------------------------------------------------------
 
-    async def _apply(self, body: Object, versions: dict[str, str]) -> None:
+    async def _apply(self, key: Key, body: Object, versions: dict[str, str]) -> None:
         written = await self._client.apply(body)
+        self._reader.wrote(key, resource_of(body["kind"]), written)
         versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
         log.info("Applied %s", apply_needed.key(body))
 
-    async def _write_status(self, live: Object, status: Object, version: str = "") -> None:
+    async def _write_status(
+        self, key: Key, live: Object, status: Object, version: str = ""
+    ) -> None:
         patch = merge_patch(live.get("status") or {}, status)
         if not patch:
             return
-        await self._client.patch_status(
-            resource_of(live["kind"]),
+        resource = resource_of(live["kind"])
+        written = await self._client.patch_status(
+            resource,
             namespace=live["metadata"]["namespace"],
             name=live["metadata"]["name"],
             patch=patch,
             resource_version=version or live["metadata"]["resourceVersion"],
         )
+        self._reader.wrote(key, resource, written)
 
     async def _write_pool_statuses(
         self, observed: ObservedJob, plan: JobPlan, versions: Versions
     ) -> None:
+        key = (observed.namespace, observed.name)
         by_name = {pool["metadata"]["name"]: pool for pool in observed.pools}
         for name, status in plan.pool_statuses.items():
             pool = by_name.get(name)
             if pool is None:
                 continue
             version = versions.get(f"{ROLLOUT_POOLS.kind}/{name}", "")
-            await self._write_status(pool, status, version)
+            await self._write_status(key, pool, status, version)
 
     # --- pods ----------------------------------------------------------------------------------
 
@@ -183,13 +192,14 @@ class Applier:
     async def _set_cost(self, key: Key, cost: DeletionCost) -> None:
         """A scale-down does not wait for costs that cannot be written."""
         try:
-            await self._client.set_pod_annotation(
+            written = await self._client.set_pod_annotation(
                 namespace=key[0],
                 name=cost.pod,
                 uid=cost.uid,
                 key=labels.DELETION_COST,
                 value=cost.cost,
             )
+            self._reader.wrote(key, PODS, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; it needs no deletion cost", cost.pod)
         except RefusedError as error:
@@ -202,10 +212,17 @@ class Applier:
         grace = 0 if deletion.force else None
         try:
             await self._client.delete(
-                PODS, namespace=key[0], name=deletion.pod, uid=deletion.uid, grace=grace
+                PODS,
+                namespace=key[0],
+                name=deletion.pod,
+                uid=deletion.uid,
+                version=deletion.version,
+                grace=grace,
             )
+            self._reader.deleted(key, PODS, name=deletion.pod, uid=deletion.uid)
         except ConflictError:
-            log.debug("Pod %s was replaced; its successor stays", deletion.pod)
+            log.info("Pod %s has changed; whether to delete it is decided again", deletion.pod)
+            self._reader.doubt(key)
         except RefusedError as error:
             log.warning("The API server refused to delete pod %s: %s", deletion.pod, error.message)
 
@@ -218,9 +235,10 @@ class Applier:
             "lastTransitionTime": self._timestamp(),
         }
         try:
-            await self._client.set_pod_condition(
+            written = await self._client.set_pod_condition(
                 namespace=key[0], name=gate.pod, uid=gate.uid, condition=condition
             )
+            self._reader.wrote(key, PODS, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
 

@@ -1,22 +1,22 @@
-"""Reads everything that exists for one job, live: an event may be old by the time it is handled."""
+"""Gathers everything that exists for one job: from its store, and live where that may be behind."""
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import Key
+from rollcall_operator.control.job_store import CHILDREN, JobObjects, JobStore
+from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
     EVENTS,
-    NETWORK_POLICIES,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    SERVICES,
     STATEFUL_SETS,
+    Resource,
 )
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import ObservedJob, PodFacts
@@ -24,67 +24,136 @@ from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.status.failed_mounts import is_slow_to_mount, most_telling
 from rollcall_operator.plan.timestamps import from_time
 
+PATIENCE = 10.0
+"""Seconds that a new StatefulSet may lack pods before its events are read."""
+
 # The controller tries again after 1000 s at most, so that an older failure was overcome.
 _FAILURE_SECONDS = 1200.0
 _MOUNT_FAILURES = ("FailedMount", "FailedAttachVolume")  # of the kubelet, of the controller
 _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 
 
-class JobReader:
-    """Reads with a few concurrent requests and caches nothing."""
+class BehindError(Exception):
+    """The store has not seen the operator's last writes: try again in `wait` seconds at most."""
 
-    def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
+    def __init__(self, wait: float) -> None:
+        super().__init__(f"the watches are behind; reading live in {wait:.1f} s")
+        self.wait = wait
+
+
+class JobReader:
+    """`lost_for()` is how many seconds one of the watches has been failing, 0 if none is."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        *,
+        store: JobStore,
+        writes: OwnWrites,
+        lost_for: Callable[[], float],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         """`clock` gives Unix seconds."""
-        self._client = client
-        self._clock = clock
+        self._client, self._store, self._writes = client, store, writes
+        self._lost_for, self._clock = lost_for, clock
 
     async def read(self, key: Key) -> ObservedJob:
         """What the API server holds for the job. Its memory, snapshot, refusals, nodes and keys
-        are added by the reconciler. Raises the client's errors.
+        are added by the reconciler. Raises BehindError, and the client's errors.
         """
         namespace, name = key
-        selector = f"{labels.JOB}={name}"
-        job = await self._client.find(RL_JOBS, namespace=namespace, name=name)
-        try:
-            async with asyncio.TaskGroup() as group:
-                trust = group.create_task(self._trust(namespace, job))
-                pools = group.create_task(
-                    self._client.list(
-                        ROLLOUT_POOLS, namespace=namespace, fields=f"{_JOB_OF_POOL}={name}"
-                    )
-                )
-                pods = group.create_task(
-                    self._client.list(PODS, namespace=namespace, labels=selector)
-                )
-                children = [
-                    group.create_task(
-                        self._client.list(resource, namespace=namespace, labels=selector)
-                    )
-                    for resource in (SERVICES, STATEFUL_SETS, DEPLOYMENTS, NETWORK_POLICIES)
-                ]
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        found = tuple(child for task in children for child in task.result())
+        objects = await self._objects(key)
         return ObservedJob(
             namespace=namespace,
             name=name,
             now=self._clock(),
-            job=job,
-            pools=pools.result(),
-            children=(*trust.result(), *found),
-            creation_failures=await self._creation_failures(namespace, found),
-            pods=await self._with_mount_failures(
-                namespace, [pod_facts(pod) for pod in pods.result()]
-            ),
+            job=objects.job,
+            pools=objects.pools,
+            children=objects.children,
+            creation_failures=await self._creation_failures(namespace, objects.children),
+            pods=await self._with_mount_failures(namespace, objects.pods),
         )
 
+    def wrote(self, key: Key, resource: Resource, written: Object) -> None:
+        """The API server holds this object now, as its answer to a write says."""
+        self._writes.wrote(key, resource.plural, written["metadata"]["resourceVersion"])
+
+    def deleted(self, key: Key, resource: Resource, *, name: str, uid: str) -> None:
+        """The API server has begun to delete this object."""
+        self._writes.deleted(key, resource.plural, name, uid)
+
+    def doubt(self, key: Key) -> None:
+        """A write of the job failed, so that what there is now is not known."""
+        self._writes.doubt(key)
+
+    def forget(self, key: Key) -> None:
+        """The job is gone."""
+        self._writes.forget(key)
+
+    # --- the job's objects ---------------------------------------------------------------------
+
+    async def _objects(self, key: Key) -> JobObjects:
+        wait = self._writes.wait(key)
+        if wait:
+            raise BehindError(wait)
+        found = self._store.objects(key)
+        # A watch of RLJobs may be behind that of pools. Without its job, a pool's pods would go.
+        alone = found.job is None and found.pools
+        lost = self._lost_for() > LONGEST_WAIT
+        return await self._live(key) if wait == 0.0 or alone or lost else found
+
+    async def _live(self, key: Key) -> JobObjects:
+        namespace, name = key
+        own = {"labels": f"{labels.JOB}={name}"}
+        selectors: dict[Resource, dict[str, str]] = {
+            RL_JOBS: {"fields": f"metadata.name={name}"},
+            ROLLOUT_POOLS: {"fields": f"{_JOB_OF_POOL}={name}"},
+            PODS: own,
+            **dict.fromkeys(CHILDREN, own),
+        }
+        # The job first: nothing that its status tells of is missing in what is read after it.
+        jobs = selectors.pop(RL_JOBS)
+        found = {RL_JOBS: await self._client.list(RL_JOBS, namespace=namespace, **jobs)}
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = {
+                    resource: group.create_task(
+                        self._client.list(resource, namespace=namespace, **selector)
+                    )
+                    for resource, selector in selectors.items()
+                }
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        found |= {resource: task.result() for resource, task in tasks.items()}
+        self._must_see(key, found)
+        return JobObjects(
+            job=next(iter(found[RL_JOBS]), None),
+            pools=found[ROLLOUT_POOLS],
+            children=tuple(child for resource in CHILDREN for child in found[resource]),
+            pods=tuple(map(pod_facts, found[PODS])),
+        )
+
+    def _must_see(self, key: Key, found: Mapping[Resource, tuple[Object, ...]]) -> None:
+        """The store must get as far as what was read before the job is planned from it again."""
+        self._writes.read(key)
+        there = set()
+        for resource, objects in found.items():
+            for each in objects:
+                metadata = each["metadata"]
+                there.add((resource.plural, metadata["name"], metadata["uid"]))
+                self._writes.wrote(key, resource.plural, metadata["resourceVersion"])
+        for plural, name, uid in self._store.identities(key) - there:
+            self._writes.deleted(key, plural, name, uid)
+
+    # --- events, which are not watched ---------------------------------------------------------
+
     async def _creation_failures(
-        self, namespace: str, children: tuple[Object, ...]
+        self, namespace: str, children: Iterable[Object]
     ) -> dict[str, str]:
         """Why StatefulSets that lack pods could not create them, by key: only events say so."""
         failures = {}
         for child in children:
-            if child["kind"] != STATEFUL_SETS.kind or not _lacks_pods(child):
+            if child["kind"] != STATEFUL_SETS.kind or not self._lacks_pods(child):
                 continue
             about = f"regarding.uid={child['metadata']['uid']},reason=FailedCreate"
             events = await self._client.list(EVENTS, namespace=namespace, fields=about)
@@ -93,14 +162,20 @@ class JobReader:
                 failures[apply_needed.key(child)] = max(recent, key=_last_seen).get("note") or ""
         return failures
 
+    def _lacks_pods(self, stateful_set: Object) -> bool:
+        """Whether it lacks pods that it has had the time to create."""
+        created = int((stateful_set.get("status") or {}).get("replicas", 0))
+        age = self._clock() - from_time(stateful_set["metadata"]["creationTimestamp"])
+        return created < int(stateful_set["spec"].get("replicas", 1)) and age >= PATIENCE
+
     async def _with_mount_failures(
-        self, namespace: str, pods: list[PodFacts]
+        self, namespace: str, pods: tuple[PodFacts, ...]
     ) -> tuple[PodFacts, ...]:
         """The pods; those whose volumes are not mounted have the reason, which only events say."""
         now = self._clock()
         slow = {pod.uid for pod in pods if is_slow_to_mount(pod, now)}
         if not slow:
-            return tuple(pods)
+            return pods
         notes: dict[str, list[tuple[float, str]]] = {}
         for reason in _MOUNT_FAILURES:  # for all pods at once: many may wait for one volume
             fields = f"regarding.kind=Pod,reason={reason}"
@@ -113,19 +188,6 @@ class JobReader:
             else pod
             for pod in pods
         )
-
-    async def _trust(self, namespace: str, job: Object | None) -> tuple[Object, ...]:
-        """The ConfigMap by its name: the operator lists no others."""
-        if job is None:
-            return ()
-        name = labels.trust_name(job["metadata"]["name"])
-        found = await self._client.find(CONFIG_MAPS, namespace=namespace, name=name)
-        return () if found is None else (found,)
-
-
-def _lacks_pods(stateful_set: Object) -> bool:
-    created = (stateful_set.get("status") or {}).get("replicas", 0)
-    return int(created) < int(stateful_set["spec"].get("replicas", 1))
 
 
 def _last_seen(event: Object) -> float:

@@ -1,24 +1,18 @@
-"""Watches of nodes, and of the pods and children of jobs: an event names the job it is about."""
+"""Watches of nodes and of all objects of jobs: they fill the store, and name the jobs to plan."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 from rollcall_operator.api import labels
+from rollcall_operator.control import job_store
 from rollcall_operator.control.backoff import WATCHING
 from rollcall_operator.control.job_state import Key
+from rollcall_operator.control.job_store import JobStore, Kept
 from rollcall_operator.kube.client import KubeClient, Object
-from rollcall_operator.kube.resources import (
-    DEPLOYMENTS,
-    NETWORK_POLICIES,
-    NODES,
-    PODS,
-    STATEFUL_SETS,
-    Resource,
-)
+from rollcall_operator.kube.resources import NODES, RL_JOBS, ROLLOUT_POOLS, Resource
 from rollcall_operator.kube.watch import Watch
-
-LABELLED = (PODS, DEPLOYMENTS, STATEFUL_SETS, NETWORK_POLICIES)
 
 NodeSeen = Callable[[Object, bool], None]
 """Takes a node and whether it is gone."""
@@ -34,17 +28,20 @@ class ObjectWatches:
         self,
         client: KubeClient,
         *,
+        store: JobStore,
         namespaces: tuple[str, ...],
         enqueue: Callable[[Key], None],
         seen: Callable[[str], None],
         node_seen: NodeSeen | None,
     ) -> None:
-        self._enqueue, self._seen, self._node_seen = enqueue, seen, node_seen
-        self._watches: list[Watch[Any]] = [
-            self._of_jobs(client, resource, namespace)
-            for resource in LABELLED
+        self._store, self._enqueue = store, enqueue
+        self._seen, self._node_seen = seen, node_seen
+        self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
+            (resource.plural, namespace): self._of_jobs(client, resource, namespace)
+            for resource in job_store.KINDS
             for namespace in namespaces or (None,)
-        ]
+        }
+        self._watches: list[Watch[Any]] = list(self._of_kinds.values())
         if node_seen is not None:
             self._watches.append(self._of_nodes(client, node_seen))
 
@@ -54,21 +51,37 @@ class ObjectWatches:
             for watch in self._watches:
                 group.create_task(watch.run())
 
+    async def listed(self) -> None:
+        """Wait until the store has all that exists."""
+        for watch in self._watches:
+            await watch.listed.wait()
+
+    def reached(self, plural: str, namespace: str) -> int:
+        """The resourceVersion up to which the store has seen all of a kind in a namespace."""
+        watch = self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
+        return watch.reached
+
+    def lost_for(self) -> float:
+        """Seconds since one of the watches began to fail; 0 while all go on."""
+        failing = [w.failing_since for w in self._watches if w.failing_since is not None]
+        return time.monotonic() - min(failing) if failing else 0.0
+
     def _of_jobs(
         self, client: KubeClient, resource: Resource, namespace: str | None
-    ) -> Watch[Key | None]:
-        def changed(before: Key | None, now: Key | None) -> None:
+    ) -> Watch[Kept]:
+        def changed(before: Kept | None, now: Kept | None) -> None:
             self._seen(resource.plural)
-            for key in {before, now} - {None}:
-                if key is not None:
-                    self._enqueue(key)
+            self._store.change(before, now)
+            for kept in {each.job: each for each in (before, now) if each is not None}.values():
+                if kept.job is not None:
+                    self._enqueue(kept.job)
 
         return Watch(
             client,
             resource,
             namespace=namespace,
-            labels=labels.JOB,
-            reduce=labelled_job,
+            labels="" if resource in {RL_JOBS, ROLLOUT_POOLS} else labels.JOB,
+            reduce=lambda found: job_store.keep(resource, found),
             changed=changed,
             delay=WATCHING.delay,
         )
@@ -81,13 +94,6 @@ class ObjectWatches:
                 node_seen(node, now is None)
 
         return Watch(client, NODES, reduce=outline, changed=changed, delay=WATCHING.delay)
-
-
-def labelled_job(found: Object) -> Key | None:
-    """Namespace and name of the job that a pod or child belongs to, by its label."""
-    metadata = found["metadata"]
-    job = (metadata.get("labels") or {}).get(labels.JOB)
-    return (metadata["namespace"], job) if job else None
 
 
 def outline(node: Object) -> Object:

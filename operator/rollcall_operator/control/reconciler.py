@@ -10,7 +10,7 @@ from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
 from rollcall_operator.control.job_certificates import JobCertificates
-from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.control.job_reader import BehindError, JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.operator_tokens import JobCredentials, OperatorTokens
@@ -86,6 +86,8 @@ class Reconciler:
             except TerminatingError:
                 log.debug("The namespace is being deleted")
                 return RESYNC_SECONDS
+            except BehindError as behind:
+                return behind.wait  # the event that the store lacks comes sooner
             except _TRANSIENT as error:
                 raise RetryError(str(error)) from error
 
@@ -101,12 +103,7 @@ class Reconciler:
         observed = await self._observe(key, state)
         plan = make_plan(observed)
         with log_fields(epoch=_epoch(plan)):
-            versions = await self._applier.write_objects(observed, plan)
-            # Only now is the epoch in status, and may be remembered and handed out.
-            state.memory = plan.memory
-            if state.link is not None:
-                state.link.set_roster(plan.roster)
-            await self._applier.write_pods_and_pools(observed, plan, versions)
+            await self._write(key, state, observed, plan)
         if observed.gone:
             await self._forget(key, state)
             return None
@@ -114,6 +111,18 @@ class Reconciler:
         resync = RESYNC_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads resyncs
         again = self._applier.next_reconcile(observed, plan)
         return resync if again is None else min(again, resync)
+
+    async def _write(self, key: Key, state: JobState, observed: ObservedJob, plan: JobPlan) -> None:
+        try:
+            versions = await self._applier.write_objects(observed, plan)
+            # Only now is the epoch in status, and may be remembered and handed out.
+            state.memory = plan.memory
+            if state.link is not None:
+                state.link.set_roster(plan.roster)
+            await self._applier.write_pods_and_pools(observed, plan, versions)
+        except BaseException:  # also when it is cancelled: a request may have had its effect
+            self._reader.doubt(key)
+            raise
 
     async def _observe(self, key: Key, state: JobState) -> ObservedJob:
         """What the API server holds, with what the operator itself knows of the job."""
@@ -201,6 +210,7 @@ class Reconciler:
         self._tokens.forget(state.uid)
         self._states.pop(key, None)
         self._applier.forget(key)
+        self._reader.forget(key)
         self._certificates.forget(key)
         self._nodes.forget(key)
         self._metrics.jobs.forget(key)

@@ -1,6 +1,6 @@
 """The few verbs that the operator uses, on raw dictionaries (typed models take more memory)."""
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlencode
@@ -77,15 +77,23 @@ class KubeClient:
             query["continue"] = metadata["continue"]
 
     async def watch(
-        self, resource: Resource, *, namespace: str | None, query: dict[str, str]
+        self,
+        resource: Resource,
+        *,
+        namespace: str | None,
+        query: dict[str, str],
+        opened: Callable[[], None],
     ) -> AsyncGenerator[Object, None]:
         """The events of one WATCH (`type`, `object`), until the server ends it.
 
-        Raises ExpiredError, the transport's other errors, and UnreachableError for what is no
-        event.
+        `opened` is called once the server has agreed. Raises ExpiredError, the transport's other
+        errors, and UnreachableError for what is no event.
         """
         lines = self.transport.lines(
-            resource.path(namespace=namespace), plural=resource.plural, query=query
+            resource.path(namespace=namespace),
+            plural=resource.plural,
+            query=query,
+            opened=opened,
         )
         async with aclosing(lines):
             async for line in lines:
@@ -261,10 +269,10 @@ class KubeClient:
 
     async def set_pod_annotation(
         self, *, namespace: str, name: str, uid: str, key: str, value: str | None
-    ) -> None:
+    ) -> Object:
         """Set one annotation, or remove it; ConflictError if the name is another pod by now."""
         patch = {"metadata": {"uid": uid, "annotations": {key: value}}}
-        await self.merge(PODS, namespace=namespace, name=name, patch=patch)
+        return await self.merge(PODS, namespace=namespace, name=name, patch=patch)
 
     async def delete(
         self,
@@ -273,18 +281,20 @@ class KubeClient:
         namespace: str | None,
         name: str,
         uid: str | None = None,
+        version: str = "",
         grace: int | None = None,
     ) -> None:
         """Delete in the background, only this `uid`; an object that is gone already is fine.
 
-        `grace`: seconds instead of the object's own; 0 deletes a pod's object without waiting for
-        its node.
+        With `version`, a resourceVersion, ConflictError also if it was written since. `grace`:
+        seconds instead of the object's own; 0 deletes a pod's object without waiting for its node.
         """
         options: Object = {"propagationPolicy": "Background"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        conditions = {"uid": uid, "resourceVersion": version}
+        if any(conditions.values()):
+            options["preconditions"] = {name: value for name, value in conditions.items() if value}
         path = resource.path(namespace=namespace, name=name)
         try:
             await self.transport.request(

@@ -91,11 +91,12 @@ class Transport:
         )
 
     async def lines(
-        self, path: str, *, plural: str, query: dict[str, str]
+        self, path: str, *, plural: str, query: dict[str, str], opened: Callable[[], None]
     ) -> AsyncGenerator[bytes, None]:
         """The lines of a WATCH as they come; UnreachableError once SILENT_SECONDS bring none.
 
-        Close the generator to end the request. Raises as `request` does; 429 is not retried.
+        `opened` is called once the server has agreed. Close the generator to end the request.
+        Raises as `request` does; 429 is not retried.
         """
         url = f"{self._connection.server}{path}?{urlencode({**query, 'watch': 'true'})}"
         times = aiohttp.ClientTimeout(
@@ -118,6 +119,7 @@ class Transport:
                 if is_last:
                     raise
                 await self._refresh()
+        opened()
         try:
             async for line in answer.content:
                 if line.strip():

@@ -49,6 +49,14 @@ class Watch(Generic[T]):
         self._kept: dict[tuple[str, str], T] = {}
         self._version = ""  # where the next WATCH begins; empty: a LIST is needed
         self._failures = 0
+        self.reached = 0
+        """The newest resourceVersion whose changes were all reported; 0 before the first LIST.
+
+        They are numbers, and compare as such (Kubernetes enhancement 5504)."""
+        self.failing_since: float | None = None
+        """In seconds of the monotonic clock; None while a WATCH is open, or opened again at once"""
+        self.listed = asyncio.Event()
+        """Set once the first LIST is there."""
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -64,6 +72,8 @@ class Watch(Generic[T]):
             except (ApiError, UnreachableError) as error:
                 problem = str(error)
             self._failures += 1
+            if self.failing_since is None:
+                self.failing_since = time.monotonic()
             pause = self._delay(self._failures)
             log.info("Watching %s: %s; again in %.1f s", self._resource.plural, problem, pause)
             await asyncio.sleep(pause)
@@ -80,9 +90,8 @@ class Watch(Generic[T]):
                 missing.discard(self._take(found))
         for key in missing:
             self._drop(key)
-        if not version:
-            raise UnreachableError(f"list {self._resource.plural}: without a resourceVersion")
-        self._version = version
+        self._reach(version)
+        self.listed.set()
 
     async def _follow(self) -> None:
         query = {
@@ -91,7 +100,9 @@ class Watch(Generic[T]):
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(_SERVER_SECONDS),
         }
-        events = self._client.watch(self._resource, namespace=self._namespace, query=query)
+        events = self._client.watch(
+            self._resource, namespace=self._namespace, query=query, opened=self._opened
+        )
         began, received = time.monotonic(), 0
         async with aclosing(events):
             async for event in events:
@@ -101,6 +112,9 @@ class Watch(Generic[T]):
         if not received and time.monotonic() - began < _SHORT_SECONDS:
             raise UnreachableError("the WATCH ended at once")
 
+    def _opened(self) -> None:
+        self.failing_since = None
+
     def _event(self, kind: Any, found: Object) -> None:
         if kind == "DELETED":
             self._drop(_key(found))
@@ -108,7 +122,14 @@ class Watch(Generic[T]):
             self._take(found)
         elif kind != "BOOKMARK":
             log.warning("Watching %s: event %r is not known", self._resource.plural, kind)
-        self._version = str(found["metadata"]["resourceVersion"])
+        self._reach(str(found["metadata"].get("resourceVersion") or ""))
+
+    def _reach(self, version: str) -> None:
+        if not version.isdecimal():
+            raise UnreachableError(
+                f"watch {self._resource.plural}: resourceVersion {version!r} is no number"
+            )
+        self._version, self.reached = version, int(version)
 
     def _take(self, found: Object) -> tuple[str, str]:
         key, now = _key(found), self._reduce(found)

@@ -67,21 +67,23 @@ class NodeFacts:
 class PodFacts:
     """What planning needs of one worker pod; made by `plan.pod_facts.pod_facts`.
 
-    `container` is the container that the waiting, exit and restart facts describe: the worker, or
-    an init container that failed (`init`). `exit_message` is the summary of its termination
-    message; `oom_killed`: the kernel killed it, as it used more memory than its limit. `gate` is
-    the readiness gate's condition, None if absent. `almost_ready`: every other condition for
-    readiness is met. `up`: the worker has passed its startup probe. Times are Unix seconds:
-    `started` of the worker, `gate_since` of the gate's last change, `leaves_by` the end of a
-    terminating pod's grace period. `deletion_cost` is the annotation, None if absent. `revision`
-    is that of a StatefulSet's pod; `restart_requests` are the annotations that it was made with of
-    those that ask for a restart. `mounting_since`: when a node was found for a pod whose volumes
-    are not mounted yet, so that no container can start; `mount_failure` is the kubelet's message.
+    `version` is the resourceVersion. `container` is the container that the waiting, exit and
+    restart facts describe: the worker, or an init container that failed (`init`). `exit_message` is
+    the summary of its termination message; `oom_killed`: the kernel killed it, as it used more
+    memory than its limit. `gate` is the readiness gate's condition, None if absent. `almost_ready`:
+    every other condition for readiness is met. `up`: the worker has passed its startup probe. Times
+    are Unix seconds: `started` of the worker, `gate_since` of the gate's last change, `leaves_by`
+    the end of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
+    `revision` is that of a StatefulSet's pod; `restart_requests` are the annotations that it was
+    made with of those that ask for a restart. `mounting_since`: when a node was found for a pod
+    whose volumes are not mounted yet, so that no container can start; `mount_failure` is the
+    kubelet's message.
     """
 
     name: str
     uid: str
     role: str
+    version: str = ""
     job_uid: str = ""
     pool: str = ""
     ip: str = ""
@@ -238,14 +240,21 @@ class ObservedJob:
 
 @dataclass(frozen=True, slots=True)
 class PodDeletion:
-    """Delete this pod if it still has this uid: with its own grace period, or none (`force`).
+    """Delete this pod if it still has this uid, and is as it was seen (`version`, the
+    resourceVersion): with its own grace period, or none (`force`).
 
     Only a pod on a lost node is force-deleted: its object goes, its processes may still run.
     """
 
     pod: str
     uid: str
+    version: str = ""
     force: bool = False
+
+    @classmethod
+    def of(cls, pod: PodFacts, *, force: bool = False) -> Self:
+        """The deletion of a pod as it was seen."""
+        return cls(pod=pod.name, uid=pod.uid, version=pod.version, force=force)
 
 
 @dataclass(frozen=True, slots=True)

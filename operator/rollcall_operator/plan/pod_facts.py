@@ -30,6 +30,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
     return PodFacts(
         name=metadata["name"],
         uid=metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
         role=own_labels.get(labels.ROLE, ""),
         job_uid=annotations.get(labels.JOB_UID, ""),
         pool=own_labels.get(labels.POOL, ""),

@@ -4,34 +4,13 @@ import itertools
 from typing import Any
 
 import kopf
-import pytest
 
 from rollcall_operator.handlers import (
     WATCHED,
     EndlessBackoffs,
-    job_of,
     make_settings,
     register,
 )
-from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS, Resource
-
-
-@pytest.mark.parametrize(
-    ("resource", "body", "key"),
-    [
-        (RL_JOBS, {"metadata": {"namespace": "n", "name": "j"}}, ("n", "j")),
-        (
-            ROLLOUT_POOLS,
-            {"metadata": {"namespace": "n", "name": "p"}, "spec": {"jobRef": {"name": "j"}}},
-            ("n", "j"),
-        ),
-        (ROLLOUT_POOLS, {"metadata": {"namespace": "n", "name": "p"}}, None),
-    ],
-)
-def test_an_event_is_about_a_job(
-    resource: Resource, body: dict[str, Any], key: tuple[str, str] | None
-) -> None:
-    assert job_of(resource, body) == key
 
 
 def test_back_offs_never_end_rise_and_start_again_for_each_request() -> None:

@@ -77,7 +77,7 @@ def trainers_stuck_on_lost_nodes(view: JobView) -> Iterable[tuple[PodFacts, floa
 
 def force_deletion(pod: PodFacts) -> PodDeletion:
     """Delete a pod's object without waiting for its node."""
-    return PodDeletion(pod=pod.name, uid=pod.uid, force=True)
+    return PodDeletion.of(pod, force=True)
 
 
 def _termination_taint(view: JobView, pod: PodFacts) -> Taint | None:

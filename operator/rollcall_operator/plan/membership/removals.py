@@ -41,13 +41,13 @@ def decide_removals(view: JobView) -> RemovalDecision:
         events.append(event)
     restarted, earlier = pods_to_restart(view), pods_of_earlier_job(view)
     for pod in (*restarted, *earlier):
-        found.setdefault(pod.uid, PodDeletion(pod=pod.name, uid=pod.uid))
+        found.setdefault(pod.uid, PodDeletion.of(pod))
     events += [_restart_event(view, restarted)] if restarted else []
     events += [_adoption_event(view, earlier)] if earlier else []
     replacement = decide_replacements(view)
     for pod, why in replacement.pods:
         if pod.uid not in found:
-            found[pod.uid] = PodDeletion(pod=pod.name, uid=pod.uid)
+            found[pod.uid] = PodDeletion.of(pod)
             text = f"rollout {pod.name} is deleted and replaced: {why}"
             events.append(
                 PlannedEvent.about(view.job, "Warning", EventReason.ROLLOUT_REPLACED, text)
@@ -90,7 +90,7 @@ def _because_of_nodes(view: JobView) -> Iterator[tuple[PodDeletion, PlannedEvent
                 f"{pod.node} will terminate (taint {taint.key})"
             )
             event = PlannedEvent.about(view.job, "Normal", EventReason.ROLLOUT_MOVED, text)
-            yield PodDeletion(pod.name, pod.uid), event
+            yield PodDeletion.of(pod), event
     for pod, wait in trainers_stuck_on_lost_nodes(view):
         if wait == 0:
             text = (

@@ -1,6 +1,12 @@
 """What a watcher of a job prints beside its progress."""
 
-from hack.demo.job_progress import JobProgress, Pace
+import itertools
+from typing import TYPE_CHECKING, Any, cast
+
+from hack.demo.job_progress import JobProgress, Pace, read_progress
+
+if TYPE_CHECKING:
+    from hack.cluster.kubectl import Kubectl
 
 
 def running(step: int) -> JobProgress:
@@ -20,3 +26,27 @@ def test_a_job_that_does_not_run_has_no_pace() -> None:
     pace = Pace()
     pace.words(running(1), now=0)
     assert pace.words(JobProgress(phase="Suspended", step=9, max_steps=40), now=60) == ""
+
+
+class TrainingJob:
+    """A job that makes a step, and sends a version to its rollouts, between any two readings."""
+
+    def __init__(self) -> None:
+        self._versions = itertools.count(1)
+
+    def job(self, name: str) -> Any:
+        assert name == "j"
+        return {"spec": {"algorithm": {"maxSteps": 40}}}
+
+    def rollouts(self, _name: str) -> Any:
+        return [{"metadata": {"name": f"rollout-{number}"}, "status": {}} for number in range(3)]
+
+    def metrics(self, _pod: str) -> dict[str, float]:
+        return {"rollcall_weight_version": next(self._versions)}
+
+
+def test_a_rollout_is_not_behind_because_it_was_read_before_the_trainer() -> None:
+    seen = read_progress(cast("Kubectl", TrainingJob()), "j")
+    versions = [metrics["rollcall_weight_version"] for metrics in seen.rollouts.values()]
+    assert len(versions) == 3
+    assert min(versions) >= seen.version

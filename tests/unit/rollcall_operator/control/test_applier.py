@@ -16,6 +16,7 @@ from rollcall_operator.plan.model import (
 )
 
 if TYPE_CHECKING:
+    from rollcall_operator.control.job_reader import JobReader
     from rollcall_operator.kube.client import KubeClient
     from rollcall_operator.kube.event_recorder import EventRecorder
 
@@ -30,33 +31,51 @@ POOL = {
 }
 
 
+WRITTEN = {"metadata": {"resourceVersion": "9"}}
+
+
 class Calls:
-    """Stands in for client and recorder: records every call in its order."""
+    """Stands in for client, recorder and reader: records every call in its order."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, dict[str, Any]]] = []
         self.errors: dict[str, Exception] = {}
+        self.reported: list[str] = []
 
     def _record(self, what: str, /, **details: Any) -> None:
         self.made.append((what, details))
         if what in self.errors:
             raise self.errors[what]
 
-    async def patch_status(self, resource: Any, **details: Any) -> None:
+    async def patch_status(self, resource: Any, **details: Any) -> Any:
         self._record(f"status of {resource.kind}", **details)
+        return WRITTEN
 
     async def delete(self, resource: Any, **details: Any) -> None:
         self._record(f"delete {resource.kind}", **details)
 
     async def apply(self, body: Any, *, dry_run: bool = False) -> Any:
         self._record(f"apply {body['kind']}", body=body, dry_run=dry_run)
-        return {"metadata": {"resourceVersion": "9"}}
+        return WRITTEN
 
-    async def set_pod_condition(self, **details: Any) -> None:
+    async def set_pod_condition(self, **details: Any) -> Any:
         self._record("gate", **details)
+        return WRITTEN
 
-    async def set_pod_annotation(self, **details: Any) -> None:
+    async def set_pod_annotation(self, **details: Any) -> Any:
         self._record("cost", **details)
+        return WRITTEN
+
+    def wrote(self, key: Any, resource: Any, written: Any) -> None:
+        assert (key, written) == (("ns", "a"), WRITTEN)
+        self.reported.append(f"wrote {resource.kind}")
+
+    def deleted(self, key: Any, resource: Any, *, name: str, uid: str) -> None:
+        assert key == ("ns", "a")
+        self.reported.append(f"deleted {resource.kind} {name} {uid}")
+
+    def doubt(self, key: Any) -> None:
+        self.reported.append(f"doubt {key[1]}")
 
     def record(self, regarding: Any, **details: Any) -> None:
         self._record("event", regarding=regarding, **details)
@@ -74,6 +93,7 @@ async def write(calls: Calls, plan: JobPlan, **details: Any) -> Applier:
     applier = Applier(
         cast("KubeClient", calls),
         cast("EventRecorder", calls),
+        cast("JobReader", calls),
         timestamp=lambda: "2026-01-01T00:00:00Z",
         clock=lambda: 0.0,
     )
@@ -109,10 +129,60 @@ async def test_a_pod_is_deleted_by_its_uid_and_by_force_only_when_planned(
     force: bool, grace: int | None
 ) -> None:
     calls = Calls()
-    await write(calls, JobPlan(pod_deletions=(PodDeletion("p", "uid-1", force=force),)))
+    await write(calls, JobPlan(pod_deletions=(PodDeletion("p", "uid-1", "5", force=force),)))
     assert calls.named("delete Pod") == [
-        {"namespace": "ns", "name": "p", "uid": "uid-1", "grace": grace}
+        {"namespace": "ns", "name": "p", "uid": "uid-1", "version": "5", "grace": grace}
     ]
+
+
+async def test_whether_to_delete_a_pod_that_has_changed_is_decided_by_what_is_read_live() -> None:
+    calls = Calls()
+    calls.errors["delete Pod"] = conflict()
+    await write(calls, JobPlan(pod_deletions=(PodDeletion("p", "uid-1", "5"),)))
+    assert calls.reported == ["doubt a"]
+
+
+async def test_each_write_is_reported_so_that_none_is_planned_again() -> None:
+    calls = Calls()
+    plan = JobPlan(
+        costs=(DeletionCost("p", "uid-1", "-1"),),
+        applies=(POOL,),
+        deletes=(ObjectDeletion("RolloutPool", "a-old", "uid-9"),),
+        job_status={"epoch": 2},
+        pod_deletions=(PodDeletion("p", "uid-1"),),
+        gates=(ReadinessGatePatch("q", "uid-2", False, "Stale", "two behind"),),
+        pool_statuses={"a-cpu": {"replicas": 2}},
+    )
+    await write(calls, plan, pools=(POOL,))
+    assert calls.reported == [
+        "wrote Pod",
+        "wrote RolloutPool",
+        "deleted RolloutPool a-old uid-9",
+        "wrote RLJob",
+        "deleted Pod p uid-1",
+        "wrote Pod",
+        "wrote RolloutPool",
+    ]
+
+
+async def test_a_write_that_failed_is_not_reported() -> None:
+    calls = Calls()
+    gone = NotFoundError(status=404, reason="NotFound", message="", what="write")
+    refused = RefusedError(status=422, reason="Invalid", message="no", what="write")
+    calls.errors |= {
+        "cost": gone,
+        "gate": gone,
+        "delete Pod": refused,
+        "apply RolloutPool": refused,
+    }
+    plan = JobPlan(
+        costs=(DeletionCost("p", "uid-1", "-1"),),
+        applies=(POOL,),
+        pod_deletions=(PodDeletion("p", "uid-1"),),
+        gates=(ReadinessGatePatch("p", "uid-1", True, "InSync", ""),),
+    )
+    await write(calls, plan)
+    assert calls.reported == []
 
 
 async def test_an_object_is_deleted_by_its_uid() -> None:

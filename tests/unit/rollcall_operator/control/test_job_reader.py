@@ -1,60 +1,185 @@
-"""What is read for one job: its own objects and no other job's."""
+"""A job comes from its store without a request, and live from the API server where in doubt."""
 
 from typing import TYPE_CHECKING, Any, cast
 
+import pytest
+
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.control.job_reader import PATIENCE, BehindError, JobReader
+from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore, keep
+from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
+from rollcall_operator.kube.resources import (
+    PODS,
+    RL_JOBS,
+    ROLLOUT_POOLS,
+    STATEFUL_SETS,
+    Resource,
+)
 from rollcall_operator.plan.timestamps import to_time
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
 
 KEY, NOW = ("ns", "a"), 1_800_000_000.0
-JOB = {"kind": "RLJob", "metadata": {"namespace": "ns", "name": "a", "uid": "uid-a"}}
+OWN = {"namespace": "ns", "labels": {labels.JOB: "a"}, "resourceVersion": "5"}
+JOB = {"kind": "RLJob", "metadata": {**OWN, "name": "a", "uid": "uid-a"}}
+POOL = {
+    "metadata": {"namespace": "ns", "name": "a-cpu", "uid": "uid-p", "resourceVersion": "6"},
+    "spec": {"jobRef": {"name": "a"}},
+}
 
 
-class Objects:
-    """Stands in for the client: one answer for each kind, and the selectors that were used."""
+def pod(name: str, *, version: str = "5", **status: Any) -> Any:
+    return {"metadata": {**OWN, "name": name, "uid": name, "resourceVersion": version}} | {
+        "status": status
+    }
 
-    def __init__(self, **objects: Any) -> None:
-        self.objects = objects
+
+class Cluster:
+    """An API server that counts what it is asked, and a store with what watches have told."""
+
+    def __init__(self) -> None:
+        self.live: dict[str, list[Any]] = {}
         self.asked: dict[str, tuple[str, str]] = {}
+        self.store = JobStore()
+        self.reached = 5
+        self.lost = 0.0
+        self.now = NOW
+        self.writes = OwnWrites(
+            reached=lambda _plural, _namespace: self.reached,
+            lives=self.store.lives,
+            clock=lambda: self.now,
+        )
+        self.reader = JobReader(
+            cast("KubeClient", self),
+            store=self.store,
+            writes=self.writes,
+            lost_for=lambda: self.lost,
+            clock=lambda: self.now,
+        )
+
+    def watched(self, resource: Resource, *objects: Any) -> None:
+        for each in objects:
+            self.store.change(None, keep(resource, each))
 
     async def find(self, resource: Any, *, namespace: str, name: str) -> Any:
-        self.asked[resource.kind] = (namespace, name)
-        return self.objects.get(resource.kind)
+        assert namespace == "ns"
+        self.asked[resource.kind] = (name, "")
+        return next(iter(self.live.get(resource.kind, ())), None)
 
     async def list(
         self, resource: Any, *, namespace: str, labels: str = "", fields: str = ""
     ) -> Any:
         assert namespace == "ns"
         self.asked[resource.kind] = (labels, fields)
-        return tuple(self.objects.get(resource.kind, ()))
+        return tuple(self.live.get(resource.kind, ()))
 
 
-def reader(objects: Objects) -> JobReader:
-    return JobReader(cast("KubeClient", objects), clock=lambda: NOW)
+@pytest.fixture
+def cluster() -> Cluster:
+    return Cluster()
 
 
-async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job() -> None:
-    objects = Objects(RLJob=JOB)
-    await reader(objects).read(KEY)
+# --- from the store ------------------------------------------------------------------------------
+
+
+async def test_a_job_in_its_store_is_read_without_a_request(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    cluster.watched(ROLLOUT_POOLS, POOL)
+    cluster.watched(PODS, pod("p"))
+    observed = await cluster.reader.read(KEY)
+    assert (observed.job_uid, len(observed.pools), len(observed.pods)) == ("uid-a", 1, 1)
+    assert (await cluster.reader.read(("ns", "b"))).gone
+    assert not cluster.asked
+
+
+async def test_until_the_store_has_seen_a_write_the_job_is_not_read(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    written = {"metadata": {"resourceVersion": "6"}}
+    cluster.reader.wrote(KEY, RL_JOBS, written)
+    with pytest.raises(BehindError):
+        await cluster.reader.read(KEY)
+    cluster.reached = 6
+    await cluster.reader.read(KEY)
+    assert not cluster.asked
+
+
+# --- live ----------------------------------------------------------------------------------------
+
+
+async def test_a_store_that_stays_behind_is_read_past(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    cluster.live["RLJob"] = [JOB]
+    cluster.reader.wrote(KEY, RL_JOBS, {"metadata": {"resourceVersion": "6"}})
+    cluster.now += LONGEST_WAIT
+    assert (await cluster.reader.read(KEY)).job == JOB
+    assert set(cluster.asked) == {resource.kind for resource in KINDS}
+
+
+async def test_after_a_failed_write_the_job_is_read_live_once(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    cluster.live["RLJob"] = [JOB]
+    cluster.reader.doubt(KEY)
+    await cluster.reader.read(KEY)
+    assert "RLJob" in cluster.asked
+    cluster.asked.clear()
+    await cluster.reader.read(KEY)
+    assert not cluster.asked
+
+
+async def test_while_watches_are_lost_jobs_are_read_live(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    cluster.lost = LONGEST_WAIT / 2
+    await cluster.reader.read(KEY)
+    assert not cluster.asked
+    cluster.lost = LONGEST_WAIT * 2
+    assert (await cluster.reader.read(KEY)).gone, "the watch has missed its end"
+
+
+async def test_a_pool_whose_job_the_store_lacks_is_no_reason_to_believe_that_it_is_gone(
+    cluster: Cluster,
+) -> None:
+    cluster.watched(ROLLOUT_POOLS, POOL)
+    cluster.live |= {"RLJob": [JOB], "RolloutPool": [POOL]}
+    assert (await cluster.reader.read(KEY)).job == JOB
+
+
+async def test_the_store_must_get_as_far_as_what_was_read_live(cluster: Cluster) -> None:
+    cluster.watched(RL_JOBS, JOB)
+    cluster.watched(PODS, pod("gone"))
+    cluster.live |= {"RLJob": [JOB], "Pod": [pod("new", version="6")]}
+    cluster.reader.doubt(KEY)
+    assert [each.name for each in (await cluster.reader.read(KEY)).pods] == ["new"]
+    with pytest.raises(BehindError):
+        await cluster.reader.read(KEY)
+    cluster.reached = 6
+    with pytest.raises(BehindError):
+        await cluster.reader.read(KEY)
+    cluster.store.change(keep(PODS, pod("gone")), None)
+    cluster.watched(PODS, pod("new", version="6"))
+    assert [each.name for each in (await cluster.reader.read(KEY)).pods] == ["new"]
+
+
+async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job(
+    cluster: Cluster,
+) -> None:
+    cluster.live["RLJob"] = [JOB]
+    cluster.reader.doubt(KEY)
+    await cluster.reader.read(KEY)
     mine = (f"{labels.JOB}=a", "")
-    for kind in ("Pod", "Service", "StatefulSet", "Deployment"):
-        assert objects.asked[kind] == mine, kind
-    assert objects.asked["RolloutPool"] == ("", "spec.jobRef.name=a")
-    assert objects.asked["ConfigMap"] == ("ns", "a-rollcall-trust"), "by name: it lists no others"
-    assert "Secret" not in objects.asked
+    for resource in (PODS, *CHILDREN):
+        assert cluster.asked[resource.kind] == mine, resource.kind
+    assert cluster.asked["RLJob"] == ("", "metadata.name=a")
+    assert cluster.asked["RolloutPool"] == ("", "spec.jobRef.name=a")
+    assert "Secret" not in cluster.asked
 
 
-async def test_the_config_map_is_one_of_the_children() -> None:
-    body = {"kind": "ConfigMap", "metadata": {"name": "a-rollcall-trust"}}
-    observed = await reader(Objects(RLJob=JOB, ConfigMap=body)).read(KEY)
-    assert observed.children == (body,)
+# --- events --------------------------------------------------------------------------------------
 
 
-def stateful_set(created: int) -> Any:
-    metadata = {"namespace": "ns", "name": "a-trainer", "uid": "uid-set"}
+def stateful_set(created: int, *, age: float = PATIENCE) -> Any:
+    metadata = {**OWN, "name": "a-trainer", "uid": "uid-set"}
+    metadata["creationTimestamp"] = to_time(NOW - age)
     body = {"spec": {"replicas": 2}, "status": {"replicas": created}}
     return {"kind": "StatefulSet", "metadata": metadata, **body}
 
@@ -66,32 +191,44 @@ def failed(note: str, seconds: int) -> Any:
     }
 
 
-async def test_why_a_stateful_set_lacks_pods_is_read_from_its_last_event() -> None:
-    events = [failed("before", 90), failed("exceeded quota", 9), failed("long ago", 9000)]
-    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(1)], Event=events)
-    observed = await reader(objects).read(KEY)
+async def test_why_a_stateful_set_lacks_pods_is_read_from_its_last_event(cluster: Cluster) -> None:
+    cluster.live["Event"] = [
+        failed("before", 90),
+        failed("exceeded quota", 9),
+        failed("long ago", 9000),
+    ]
+    cluster.watched(STATEFUL_SETS, stateful_set(1))
+    observed = await cluster.reader.read(KEY)
     assert observed.creation_failures == {"StatefulSet/a-trainer": "exceeded quota"}
-    assert objects.asked["Event"] == ("", "regarding.uid=uid-set,reason=FailedCreate")
+    assert cluster.asked["Event"] == ("", "regarding.uid=uid-set,reason=FailedCreate")
 
 
-async def test_what_was_overcome_long_ago_is_no_failure() -> None:
-    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(1)], Event=[failed("old", 9000)])
-    assert not (await reader(objects).read(KEY)).creation_failures
+async def test_what_was_overcome_long_ago_is_no_failure(cluster: Cluster) -> None:
+    cluster.live["Event"] = [failed("old", 9000)]
+    cluster.watched(STATEFUL_SETS, stateful_set(1))
+    assert not (await cluster.reader.read(KEY)).creation_failures
+    assert "Event" in cluster.asked
+
+
+async def test_a_new_stateful_set_has_time_to_create_its_pods(cluster: Cluster) -> None:
+    cluster.watched(STATEFUL_SETS, stateful_set(1, age=PATIENCE - 1))
+    await cluster.reader.read(KEY)
+    assert not cluster.asked
 
 
 def bound(uid: str, *, seconds: float) -> Any:
     """A pod that got a node so long ago and has no sandbox yet."""
     when = {"type": "PodScheduled", "status": "True", "lastTransitionTime": to_time(NOW - seconds)}
     return {
-        "metadata": {"name": uid, "uid": uid},
+        "metadata": {**OWN, "name": uid, "uid": uid},
         "spec": {"nodeName": "n"},
         "status": {"phase": "Pending", "conditions": [when]},
     }
 
 
-async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once() -> None:
-    pods = [bound("a", seconds=60), bound("b", seconds=60), bound("c", seconds=1)]
-    events = [
+async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once(cluster: Cluster) -> None:
+    cluster.watched(PODS, bound("a", seconds=60), bound("b", seconds=60), bound("c", seconds=1))
+    cluster.live["Event"] = [
         failed(note, seconds) | {"regarding": {"uid": uid}}
         for uid, note, seconds in (
             ("a", "before", 90),
@@ -100,30 +237,22 @@ async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once() -> Non
             ("another job's", "x", 1),
         )
     ]
-    objects = Objects(RLJob=JOB, Pod=pods, Event=events)
-    observed = await reader(objects).read(KEY)
+    observed = await cluster.reader.read(KEY)
     assert {pod.uid: pod.mount_failure for pod in observed.pods} == {
         "a": "no secret",
         "b": "",
         "c": "",
     }
-    assert objects.asked["Event"] == ("", "regarding.kind=Pod,reason=FailedAttachVolume")
+    assert cluster.asked["Event"] == ("", "regarding.kind=Pod,reason=FailedAttachVolume")
 
 
-async def test_no_events_are_read_while_pods_only_begin_to_mount() -> None:
-    objects = Objects(RLJob=JOB, Pod=[bound("a", seconds=1)])
-    await reader(objects).read(KEY)
-    assert "Event" not in objects.asked
+async def test_no_events_are_read_while_pods_only_begin_to_mount(cluster: Cluster) -> None:
+    cluster.watched(PODS, bound("a", seconds=1))
+    await cluster.reader.read(KEY)
+    assert not cluster.asked
 
 
-async def test_no_events_are_read_while_all_pods_are_there() -> None:
-    objects = Objects(RLJob=JOB, StatefulSet=[stateful_set(2)])
-    await reader(objects).read(KEY)
-    assert "Event" not in objects.asked
-
-
-async def test_without_the_job_no_config_map_is_read() -> None:
-    objects = Objects()
-    observed = await reader(objects).read(KEY)
-    assert observed.gone
-    assert "ConfigMap" not in objects.asked
+async def test_no_events_are_read_while_all_pods_are_there(cluster: Cluster) -> None:
+    cluster.watched(STATEFUL_SETS, stateful_set(2))
+    await cluster.reader.read(KEY)
+    assert not cluster.asked

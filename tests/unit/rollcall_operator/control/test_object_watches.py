@@ -1,22 +1,19 @@
-"""Which job is reconciled for an event of a pod or child, and what is kept of nodes."""
+"""What watches of all kinds put into the store, which job they reconcile, and what nodes keep."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.object_watches import LABELLED, ObjectWatches, labelled_job, outline
+from rollcall_operator.control.job_store import KINDS, JobStore
+from rollcall_operator.control.object_watches import ObjectWatches, outline
 from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
 
 if TYPE_CHECKING:
     from rollcall_operator.control.job_state import Key
     from rollcall_operator.kube.client import Object
-
-
-def test_a_child_is_of_the_job_that_its_label_names() -> None:
-    assert labelled_job(pod("a", 1, **{labels.JOB: "j"})) == ("ns", "j")
-    assert labelled_job(pod("a", 1)) is None
-    assert labelled_job({"metadata": {"namespace": "ns", "name": "a"}}) is None
 
 
 def test_of_a_node_only_what_is_read_is_kept() -> None:
@@ -34,32 +31,76 @@ def test_of_a_node_only_what_is_read_is_kept() -> None:
     assert outline({"metadata": {"name": "n"}})["spec"] == {"taints": []}
 
 
+class Watching:
+    """Watches of a stand-in for an API server, and what they have reported."""
+
+    def __init__(self) -> None:
+        self.server = ApiServer(version=7, pods=[pod("a", 1, **{labels.JOB: "one"})])
+        self.store = JobStore()
+        self.enqueued: list[Key] = []
+        self.seen: list[str] = []
+        self.nodes: list[tuple[Object, bool]] = []
+
+    @asynccontextmanager
+    async def run(
+        self, folder: Path, *, namespaces: tuple[str, ...]
+    ) -> AsyncIterator[ObjectWatches]:
+        """All of them, listed."""
+        async with client_of(folder, self.server.answer) as client:
+            watches = ObjectWatches(
+                client,
+                store=self.store,
+                namespaces=namespaces,
+                enqueue=self.enqueued.append,
+                seen=self.seen.append,
+                node_seen=lambda node, gone: self.nodes.append((node, gone)),
+            )
+            running = asyncio.create_task(watches.run())
+            async with asyncio.timeout(5):
+                await watches.listed()
+            yield watches
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+
 async def test_an_event_reconciles_the_job_that_it_names_and_the_one_that_it_named(
     tmp_path: Path,
 ) -> None:
-    enqueued: list[Key] = []
-    seen: list[str] = []
-    nodes: list[tuple[Object, bool]] = []
-    server = ApiServer(pods=[pod("a", 1, **{labels.JOB: "one"})])
-    async with client_of(tmp_path, server.answer) as client:
-        watches = ObjectWatches(
-            client,
-            namespaces=("ns", "other"),
-            enqueue=enqueued.append,
-            seen=seen.append,
-            node_seen=lambda node, gone: nodes.append((node, gone)),
-        )
-        running = asyncio.create_task(watches.run())
-        every = 2 * len(LABELLED) + 1
-        await until(lambda: len(server.watched_from) == every)
-        assert enqueued == [("ns", "one")] * (every - 1)
-        assert len(nodes) == 1
-        selectors = [query.get("labelSelector") for query in server.queries]
-        assert selectors.count(labels.JOB) == 2 * (every - 1), "each LIST and WATCH but the nodes'"
-        assert set(seen) == {"nodes", *(resource.plural for resource in LABELLED)}
-        enqueued.clear()
-        server.send("MODIFIED", pod("a", 2, **{labels.JOB: "two"}))
-        await until(lambda: len(enqueued) == 2 * (every - 1))
-        assert set(enqueued) == {("ns", "one"), ("ns", "two")}
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+    watching = Watching()
+    labelled = len(KINDS) - 2  # an RLJob is named by itself, a pool names its job in its spec
+    async with watching.run(tmp_path, namespaces=("ns", "other")):
+        await until(lambda: len(watching.server.watched_from) == 2 * len(KINDS) + 1)
+        assert watching.enqueued.count(("ns", "one")) == 2 * labelled
+        assert watching.enqueued.count(("ns", "a")) == 2, "as an RLJob"
+        assert len(watching.nodes) == 1
+        selectors = [query.get("labelSelector") for query in watching.server.queries]
+        assert selectors.count(labels.JOB) == 4 * labelled, "each LIST and WATCH of pods, children"
+        assert set(watching.seen) == {"nodes", *(resource.plural for resource in KINDS)}
+        assert len(watching.store.objects(("ns", "one")).pods) == 1
+        watching.enqueued.clear()
+        watching.server.send("MODIFIED", pod("a", 8, **{labels.JOB: "two"}))
+        await until(lambda: watching.enqueued.count(("ns", "two")) == 2 * labelled)
+        assert watching.enqueued.count(("ns", "one")) == 2 * labelled
+        assert watching.store.objects(("ns", "one")).pods == ()
+        assert len(watching.store.objects(("ns", "two")).pods) == 1
+
+
+async def test_how_far_the_store_has_come_is_known_for_each_kind(tmp_path: Path) -> None:
+    watching = Watching()
+    async with watching.run(tmp_path, namespaces=()) as watches:
+        assert watches.reached("pods", "any") == 7
+        watching.server.send("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
+        await until(lambda: watches.reached("rljobs", "any") == 12)
+
+
+async def test_watches_that_fail_are_known_to_be_lost_until_they_are_open_again(
+    tmp_path: Path,
+) -> None:
+    watching = Watching()
+    async with watching.run(tmp_path, namespaces=()) as watches:
+        await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
+        assert watches.lost_for() == 0.0
+        watching.server.refusals = [500]
+        watching.server.end_watch()
+        await until(lambda: watches.lost_for() > 0.0)
+        await until(lambda: watches.lost_for() == 0.0)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from rollcall_operator.control.job_reader import BehindError
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.reconciler import Reconciler
@@ -38,9 +39,15 @@ class Calls:
         self.made: list[str] = []
         self.roster: Roster | None = None
         self.conflict = False
+        self.behind = False
 
     async def read(self, _key: Key) -> ObservedJob:
+        if self.behind:
+            raise BehindError(0.4)
         return self.observed
+
+    def doubt(self, _key: Key) -> None:
+        self.made.append("doubt")
 
     async def write_objects(self, _observed: ObservedJob, plan: JobPlan) -> dict[str, str]:
         self.made.append("status with an epoch" if plan.epoch_change else "objects")
@@ -122,8 +129,16 @@ async def test_after_a_lost_race_for_the_epoch_nothing_is_handed_out_nor_remembe
     reconciler, state = reconciler_of(calls)
     with pytest.raises(RetryError):
         await reconciler(KEY)
-    assert calls.made == ["status with an epoch"]
+    assert calls.made == ["status with an epoch", "doubt"]
     assert state.memory == ReconcileMemory()
+
+
+async def test_nothing_is_planned_while_the_store_is_behind_the_last_writes() -> None:
+    calls = Calls(about_to_open_an_epoch())
+    calls.behind = True
+    reconciler, _ = reconciler_of(calls)
+    assert await reconciler(KEY) == 0.4
+    assert calls.made == []
 
 
 async def test_another_job_of_the_same_name_starts_with_an_empty_memory() -> None:

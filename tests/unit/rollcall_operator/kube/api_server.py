@@ -23,6 +23,7 @@ def pod(name: str, version: int, **labels: str) -> Pod:
         "metadata": {
             "namespace": "ns",
             "name": name,
+            "uid": f"uid-{name}",
             "resourceVersion": str(version),
             "labels": labels,
         }
