@@ -129,9 +129,8 @@ PARTS = (
     # Builds the image with vLLM, and puts it into a node.
     Part(
         name="e2e-vllm",
-        minutes=6,
+        minutes=5,
         commands=(f"pytest tests/e2e -n 2 {SHOW_SLOWEST} -m vllm",),
-        named_only=True,
     ),
     # Builds an image with every training engine, and puts it into the nodes.
     Part(

@@ -218,7 +218,6 @@ class Operator:
             connection=connection,
             namespaces=settings.namespaces,
             enqueue=lambda namespace, name: queue.add((namespace, name)),
-            seen=self._metrics.event_seen,
             started=self._watching,
             stop=kopf_stop,
         )

@@ -1,7 +1,8 @@
 """The only file that knows kopf: events of RLJobs and RolloutPools in, keys of jobs out.
 
-kopf lists and watches; each handler only names the job that an event belongs to. kopf writes
-nothing to any object: no finalizers, annotations, peerings or events.
+kopf lists and watches; each handler only names the job that an event belongs to, which is planned
+from `control.job_store`. kopf writes nothing to any object: no finalizers, annotations, peerings or
+events.
 """
 
 import asyncio
@@ -39,21 +40,16 @@ class EndlessBackoffs(Iterable[float]):
             yield WATCHING.delay(failures)
 
 
-def register(
-    registry: kopf.OperatorRegistry, *, enqueue: Enqueue, seen: Callable[[str], None]
-) -> None:
+def register(registry: kopf.OperatorRegistry, *, enqueue: Enqueue) -> None:
     """Register an event handler for each watched kind."""
     for resource in WATCHED:
-        handler = _handler(resource, enqueue=enqueue, seen=seen)
+        handler = _handler(resource, enqueue=enqueue)
         on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
         on_event(handler)
 
 
-def _handler(
-    resource: Resource, *, enqueue: Enqueue, seen: Callable[[str], None]
-) -> Callable[..., Awaitable[None]]:
+def _handler(resource: Resource, *, enqueue: Enqueue) -> Callable[..., Awaitable[None]]:
     async def handle(*, body: kopf.Body, **_: Any) -> None:
-        seen(resource.plural)
         key = job_of(resource, dict(body))
         if key is not None:
             enqueue(*key)
@@ -148,7 +144,6 @@ async def watch(
     connection: Connection,
     namespaces: tuple[str, ...],
     enqueue: Enqueue,
-    seen: Callable[[str], None],
     started: Callable[[], None],
     stop: asyncio.Event,
 ) -> None:
@@ -158,7 +153,7 @@ async def watch(
     are refused. Cancels, when it ends, every task that was started after it.
     """
     registry = kopf.OperatorRegistry()
-    register(registry, enqueue=enqueue, seen=seen)
+    register(registry, enqueue=enqueue)
     kopf.on.login(registry=registry)(_log_in(connection))
 
     async def on_startup(**_: Any) -> None:
