@@ -56,11 +56,13 @@ class Watching:
                 node_seen=lambda node, gone: self.nodes.append((node, gone)),
             )
             running = asyncio.create_task(watches.run())
-            async with asyncio.timeout(5):
-                await watches.listed()
-            yield watches
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
+            try:
+                async with asyncio.timeout(5):
+                    await watches.listed()
+                yield watches
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
 
 
 async def test_an_event_reconciles_the_job_that_it_names_and_the_one_that_it_named(
