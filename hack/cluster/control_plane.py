@@ -1,7 +1,7 @@
-"""A bare control plane for integration tests: etcd, API server and controller-manager, all real.
+"""A bare control plane for tests and benches: etcd, API server and controller-manager, all real.
 
-There is no scheduler and no kubelet: pods are created and never run. Everything listens on
-127.0.0.1, keeps its data in memory, and ends with this process, however that ends.
+There is no kubelet, and a scheduler only on request: pods are created and never run. Everything
+listens on 127.0.0.1, keeps its data in memory, and ends with this process, however that ends.
 
     with ControlPlane() as control:
         client = make_client(control.kubeconfig)
@@ -48,7 +48,7 @@ _AUDIT_POLICY = {
 
 
 class ControlPlane:
-    """Owns the three processes, their folder and a kubeconfig for them.
+    """Owns its processes, their folder and a kubeconfig for them.
 
     All methods may be called from any thread, one at a time.
 
@@ -153,14 +153,28 @@ class ControlPlane:
             f"--root-ca-file={self.certificate}",
             "--leader-elect=false",
             "--secure-port=0",
-            "--kube-api-qps=500",
-            "--kube-api-burst=1000",
+            "--kube-api-qps=1000",
+            "--kube-api-burst=2000",
             "--profiling=false",
         )
         self._wait(
             "kube-controller-manager",
             lambda: self._answers("/api/v1/namespaces/default/serviceaccounts/default"),
         )
+
+    def start_program(self, name: str, *arguments: str) -> int:
+        """Starts another of the programs that `go_build` knows, which ends with the others.
+
+        Returns:
+            Its process id.
+        """
+        self._programs |= go_build.programs([name])
+        self._spawn(name, *arguments)
+        return self._running[name].pid
+
+    def processes(self) -> dict[str, int]:
+        """The process ids of all that run, by name."""
+        return {name: process.pid for name, process in self._running.items()}
 
     def writes(self, *, user: str | None = None) -> list[dict[str, Any]]:
         """The writes that the API server has taken so far, as its audit events.

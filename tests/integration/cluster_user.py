@@ -194,15 +194,18 @@ class ClusterUser:
 
 
 @contextlib.asynccontextmanager
-async def open_user(kubeconfig: Path, *, namespace: str) -> AsyncIterator[ClusterUser]:
-    """A user in `namespace`, which is made if it is not there and removed at the end."""
+async def open_user(
+    kubeconfig: Path, *, namespace: str, keep: bool = False
+) -> AsyncIterator[ClusterUser]:
+    """A user in `namespace`, which is made if it is not there and removed at the end unless kept."""
     connection = await connect(kubeconfig=str(kubeconfig))
     try:
         client = KubeClient(Transport(connection))
         user = ClusterUser(client, namespace=namespace, kubeconfig=kubeconfig)
         await user.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
         yield user
-        await client.delete(NAMESPACES, namespace=None, name=namespace)
+        if not keep:
+            await client.delete(NAMESPACES, namespace=None, name=namespace)
     finally:
         await connection.close()
 

@@ -1,0 +1,1 @@
+"""How much the operator costs with many jobs, on a real control plane with simulated nodes."""

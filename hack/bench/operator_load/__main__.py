@@ -1,0 +1,53 @@
+"""What the operator costs with many jobs, beside a bare client that creates the same objects.
+
+    python -m hack.bench.operator_load [--only jobs500x2]
+
+Real etcd, API server, controller-manager and scheduler; kwok simulates nodes and pods. The last
+line is JSON: scenario to figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import Any
+
+from hack.bench.operator_load import many_jobs
+from hack.bench.operator_load.measured_operator import measured_operator
+from hack.bench.operator_load.simulated_cluster import simulated_cluster
+from hack.bench.run_record import finish, run_record
+
+
+def _jobs(jobs: int, rollouts: int) -> dict[str, Any]:
+    with simulated_cluster() as cluster:
+        bare = asyncio.run(many_jobs.bare_client_seconds(cluster, jobs=jobs, rollouts=rollouts))
+    with simulated_cluster() as cluster, measured_operator(cluster) as operator:
+        figures = asyncio.run(
+            many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=rollouts)
+        )
+    return {"bare_seconds": round(bare, 2), "ratio_to_bare": round(figures["seconds"] / bare, 3)} | figures
+
+
+_SCENARIOS = {
+    "jobs500x2": lambda: _jobs(500, 1),
+    "jobs50x10": lambda: _jobs(50, 9),
+    "jobs50x2": lambda: _jobs(50, 1),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=list(_SCENARIOS), default=list(_SCENARIOS))
+    options = parser.parse_args()
+    run = run_record(vars(options))
+    figures = {}
+    for name in options.only:
+        figures[name] = _SCENARIOS[name]()
+        print(name, figures[name], file=sys.stderr)
+    finish("operator-load", run, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""All jobs at once, until their pods are ready: by a bare client, then by the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from hack.bench.operator_load.job_manifests import NAMESPACE, job, objects_of
+from hack.bench.operator_load.pod_count import counted_pods
+from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    NETWORK_POLICIES,
+    RL_JOBS,
+    ROLLOUT_POOLS,
+    SECRETS,
+    SERVICES,
+    STATEFUL_SETS,
+)
+from tests.integration.cluster_user import ClusterUser, open_user
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from hack.bench.operator_load.measured_operator import MeasuredOperator
+    from rollcall_operator.kube.client import Object
+    from tests.integration.cluster import Cluster
+
+CLIENTS = 10
+"""Requests at a time; the operator reconciles as many jobs at a time."""
+SECONDS_PER_JOB, SECONDS_PER_POD = 1.0, 0.2  # how long a measurement may take at most
+
+_KINDS = {
+    resource.kind: resource
+    for resource in (
+        RL_JOBS,
+        ROLLOUT_POOLS,
+        SECRETS,
+        CONFIG_MAPS,
+        SERVICES,
+        STATEFUL_SETS,
+        DEPLOYMENTS,
+        NETWORK_POLICIES,
+    )
+}
+
+
+async def bare_client_seconds(cluster: Cluster, *, jobs: int, rollouts: int) -> float:
+    """Seconds for a client that creates each job's objects one after the other."""
+    async with open_user(cluster.admin, namespace=NAMESPACE) as user:
+        work = [objects_of(job(number, rollouts=rollouts)) for number in range(jobs)]
+        return await _until_ready(user, work, pods=jobs * (1 + rollouts))
+
+
+async def operator_figures(
+    cluster: Cluster, operator: MeasuredOperator, *, jobs: int, rollouts: int
+) -> dict[str, Any]:
+    """Seconds until all pods are ready, and the costs of a job until nothing is written."""
+    async with open_user(cluster.admin, namespace=NAMESPACE, keep=True) as user:
+        cpu, writes = operator.cpu_seconds(), operator.counts.read().writes()
+        reads = operator.counts.reads()
+        work = [[job(number, rollouts=rollouts)] for number in range(jobs)]
+        seconds = await _until_ready(user, work, pods=jobs * (1 + rollouts))
+        when_ready = operator.cpu_seconds() - cpu
+        await operator.settled()
+        print(dict(operator.counts.requests), file=sys.stderr)
+        return {
+            "seconds": round(seconds, 2),
+            "cpu_ms_per_job": round((operator.cpu_seconds() - cpu) / jobs * 1000, 2),
+            "cpu_ms_per_job_when_ready": round(when_ready / jobs * 1000, 2),
+            "writes_per_job": round((operator.counts.writes() - writes) / jobs, 2),
+            "reads_per_job": round((operator.counts.reads() - reads) / jobs, 3),
+            "peak_mib": round(operator.peak_mib(), 1),
+        }
+
+
+async def _until_ready(user: ClusterUser, work: list[list[Object]], *, pods: int) -> float:
+    """Each list is created in its order, CLIENTS lists at a time."""
+    async with counted_pods(user.client, namespace=NAMESPACE) as count:
+        began = time.monotonic()
+        pending = iter(work)
+        await asyncio.gather(*(_create_all(user, pending) for _ in range(CLIENTS)))
+        created = time.monotonic() - began
+        seconds = len(work) * SECONDS_PER_JOB + pods * SECONDS_PER_POD + 60
+        await count.reaches(pods, seconds=seconds)
+        whole = time.monotonic() - began
+    print(f"created in {created:.1f} s, {pods} pods ready in {whole:.1f} s", file=sys.stderr)
+    return whole
+
+
+async def _create_all(user: ClusterUser, pending: Iterable[list[Object]]) -> None:
+    for bodies in pending:
+        for body in bodies:
+            await user.client.create(_KINDS[body["kind"]], body)
