@@ -20,6 +20,7 @@ from rollcall_operator.control.certificate_authority import (
 )
 from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import JobReader
+from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import JobStore
 from rollcall_operator.control.leader_election import (
     LeaderElectionSettings,
@@ -29,7 +30,6 @@ from rollcall_operator.control.leader_election import (
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.object_watches import ObjectWatches
 from rollcall_operator.control.operator_tokens import OperatorTokens
-from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.reconciler import Reconciler
 from rollcall_operator.control.startup import may_watch_nodes, wait_for_definitions
 from rollcall_operator.control.trust_keys import TrustKeys
@@ -77,7 +77,7 @@ class Operator:
         self._metrics = OperatorMetrics()
         self._heartbeat = Heartbeat()
         self._probes = ProbeServer(metrics=self._metrics, live=self._live, ready=self._ready)
-        self._queue: WorkQueue[tuple[str, str]] | None = None
+        self._queue: WorkQueue[Key] | None = None
         self._last_resort: threading.Timer | None = None
 
     @property
@@ -171,9 +171,10 @@ class Operator:
         vital.append(_start(stack, recorder.run(), "events"))
         stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
 
-        nodes = NodeWatch(
-            taints=settings.preemption_taints, enqueue=lambda key: queue.add(key, delay=0.0)
-        )
+        def enqueue(key: Key, delay: float = 0.0) -> None:
+            queue.add(key, delay=delay)
+
+        nodes = NodeWatch(taints=settings.preemption_taints, enqueue=enqueue)
         node_rights = _start(stack, may_watch_nodes(client), "node rights")
         await self._race(node_rights, *vital)
         store = JobStore()
@@ -181,19 +182,20 @@ class Operator:
             client,
             store=store,
             namespaces=settings.namespaces,
-            enqueue=lambda key: queue.add(key, delay=0.0),
+            enqueue=enqueue,
             seen=self._metrics.event_seen,
             node_seen=nodes.seen if node_rights.result() else None,
         )
         reader = JobReader(
             client,
             store=store,
-            writes=OwnWrites(reached=watches.reached, lives=store.lives),
+            writes=watches.writes,
             lost_for=watches.lost_for,
         )
         reconciler = Reconciler(
             reader=reader,
-            applier=Applier(client, recorder, reader, timestamp=_timestamp),
+            applier=Applier(client, recorder, watches.writes, timestamp=_timestamp),
+            writes=watches.writes,
             nodes=nodes,
             dialer=dialer,
             tokens=tokens,
@@ -202,10 +204,10 @@ class Operator:
             policy_peers=PolicyPeers(settings.operator_peers, settings.monitoring_peers),
             worker_user=settings.worker_user,
             metrics=self._metrics,
-            enqueue=lambda key, delay: queue.add(key, delay=delay),
+            enqueue=enqueue,
         )
         stack.push_async_callback(reconciler.close)
-        queue: WorkQueue[tuple[str, str]] = WorkQueue(
+        queue: WorkQueue[Key] = WorkQueue(
             reconciler, settings=QueueSettings(workers=settings.workers), metrics=self._metrics
         )
         self._queue = queue
@@ -217,7 +219,7 @@ class Operator:
         watching = handlers.watch(
             connection=connection,
             namespaces=settings.namespaces,
-            enqueue=lambda namespace, name: queue.add((namespace, name)),
+            reported=watches.reported,
             started=self._watching,
             stop=kopf_stop,
         )

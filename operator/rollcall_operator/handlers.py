@@ -1,8 +1,8 @@
 """The only file that knows kopf: events of RLJobs and RolloutPools in, keys of jobs out.
 
-kopf lists and watches; each handler only names the job that an event belongs to, which is planned
-from `control.job_store`. kopf writes nothing to any object: no finalizers, annotations, peerings or
-events.
+kopf lists and watches; each handler only names the job that an event belongs to and the object's
+resourceVersion. The job is planned from `control.job_store`. kopf writes nothing to any object: no
+finalizers, annotations, peerings or events.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ import aiohttp
 import kopf
 
 from rollcall_operator.control.backoff import WATCHING
+from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import job_of
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
@@ -25,8 +26,8 @@ from rollcall_operator.kube.resources import (
 
 log = logging.getLogger(__name__)
 
-Enqueue = Callable[[str, str], None]
-"""Takes namespace and job name."""
+Reported = Callable[[Key, str, str], None]
+"""Takes namespace and name of the job, the plural of the object's kind, its resourceVersion."""
 
 WATCHED = (RL_JOBS, ROLLOUT_POOLS)
 
@@ -40,19 +41,19 @@ class EndlessBackoffs(Iterable[float]):
             yield WATCHING.delay(failures)
 
 
-def register(registry: kopf.OperatorRegistry, *, enqueue: Enqueue) -> None:
+def register(registry: kopf.OperatorRegistry, *, reported: Reported) -> None:
     """Register an event handler for each watched kind."""
     for resource in WATCHED:
-        handler = _handler(resource, enqueue=enqueue)
-        on_event = kopf.on.event(*_selector(resource), registry=registry, id="enqueue")
+        handler = _handler(resource, reported=reported)
+        on_event = kopf.on.event(*_selector(resource), registry=registry, id="reported")
         on_event(handler)
 
 
-def _handler(resource: Resource, *, enqueue: Enqueue) -> Callable[..., Awaitable[None]]:
+def _handler(resource: Resource, *, reported: Reported) -> Callable[..., Awaitable[None]]:
     async def handle(*, body: kopf.Body, **_: Any) -> None:
-        key = job_of(resource, dict(body))
+        key = job_of(resource, body)
         if key is not None:
-            enqueue(*key)
+            reported(key, resource.plural, body["metadata"]["resourceVersion"])
 
     return handle
 
@@ -143,7 +144,7 @@ async def watch(
     *,
     connection: Connection,
     namespaces: tuple[str, ...],
-    enqueue: Enqueue,
+    reported: Reported,
     started: Callable[[], None],
     stop: asyncio.Event,
 ) -> None:
@@ -153,7 +154,7 @@ async def watch(
     are refused. Cancels, when it ends, every task that was started after it.
     """
     registry = kopf.OperatorRegistry()
-    register(registry, enqueue=enqueue)
+    register(registry, reported=reported)
     kopf.on.login(registry=registry)(_log_in(connection))
 
     async def on_startup(**_: Any) -> None:

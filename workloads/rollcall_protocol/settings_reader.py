@@ -6,6 +6,7 @@ others, by the same function.
 
 from collections.abc import Mapping
 from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar, get_type_hints
 
 T = TypeVar("T")
@@ -32,19 +33,25 @@ def read_settings(cls: type[T], config: Mapping[str, Any]) -> T:
     Fields are bool, int, str, or float (also given as a decimal string: a spec has no floats).
     `cls` checks ranges in `__post_init__` by ValueError, which becomes a SettingError without key.
     """
-    hints = get_type_hints(cls)
-    names = {camel_case(item.name): item.name for item in fields(cls)}  # type: ignore[arg-type]
+    known_settings = _settings_of(cls)
     values: dict[str, Any] = {}
     for key, value in config.items():
-        name = names.get(key)
-        if name is None:
-            known = ", ".join(sorted(names)) or "none"
+        if key not in known_settings:
+            known = ", ".join(sorted(known_settings)) or "none"
             raise SettingError(key, f"unknown setting; known: {known}")
-        values[name] = _convert(value, hints[name], key)
+        name, kind = known_settings[key]
+        values[name] = _convert(value, kind, key)
     try:
         return cls(**values)
     except ValueError as error:
         raise SettingError("", str(error)) from error
+
+
+@cache
+def _settings_of(cls: type[Any]) -> dict[str, tuple[str, Any]]:
+    """The field and its type by the key that a manifest has."""
+    hints = get_type_hints(cls)
+    return {camel_case(item.name): (item.name, hints[item.name]) for item in fields(cls)}
 
 
 def _convert(value: Any, kind: Any, key: str) -> Any:

@@ -26,7 +26,10 @@ def _jobs(jobs: int, rollouts: int) -> dict[str, Any]:
         figures = asyncio.run(
             many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=rollouts)
         )
-    return {"bare_seconds": round(bare, 2), "ratio_to_bare": round(figures["seconds"] / bare, 3)} | figures
+    return {
+        "bare_seconds": round(bare, 2),
+        "ratio_to_bare": round(figures["seconds"] / bare, 3),
+    } | figures
 
 
 _SCENARIOS = {

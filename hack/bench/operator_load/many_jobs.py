@@ -72,6 +72,7 @@ async def operator_figures(
             "cpu_ms_per_job_when_ready": round(when_ready / jobs * 1000, 2),
             "writes_per_job": round((operator.counts.writes() - writes) / jobs, 2),
             "reads_per_job": round((operator.counts.reads() - reads) / jobs, 3),
+            "reconciles_per_job": round(operator.process.reconciles() / jobs, 2),
             "peak_mib": round(operator.peak_mib(), 1),
         }
 

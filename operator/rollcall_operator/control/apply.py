@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import Key
+from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.refused_children import RefusedChildren
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import (
@@ -17,7 +17,13 @@ from rollcall_operator.kube.errors import (
     TerminatingError,
 )
 from rollcall_operator.kube.event_recorder import EventRecorder
-from rollcall_operator.kube.resources import PODS, ROLLOUT_POOLS, resource_of
+from rollcall_operator.kube.resources import (
+    DEPLOYMENTS,
+    PODS,
+    ROLLOUT_POOLS,
+    STATEFUL_SETS,
+    resource_of,
+)
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import (
     DeletionCost,
@@ -44,15 +50,15 @@ class Applier:
         self,
         client: KubeClient,
         recorder: EventRecorder,
-        reader: JobReader,
+        writes: OwnWrites,
         *,
         timestamp: Callable[[], str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`reader` gets each write; `timestamp` gives now as RFC 3339."""
+        """`writes` gets each write; `timestamp` gives now as RFC 3339."""
         self._client = client
         self._recorder = recorder
-        self._reader = reader
+        self._writes = writes
         self._timestamp = timestamp
         self._clock = clock
         self._refused: dict[Key, RefusedChildren] = {}
@@ -66,13 +72,16 @@ class Applier:
         key = (observed.namespace, observed.name)
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         versions: dict[str, str] = {}
-        for body in plan.applies:
-            await self._unless_refused(key, body, self._apply(key, body, versions))
+        pods_makers, others = _split(plan.applies)
+        for bodies in (others, pods_makers):  # pods come after the policies that protect them
+            await self._concurrently(
+                self._unless_refused(key, body, self._apply(key, body, versions)) for body in bodies
+            )
         for gone in plan.deletes:
             log.info("Deleting %s %s", gone.kind, gone.name)
             resource = resource_of(gone.kind)
             await self._client.delete(resource, namespace=key[0], name=gone.name, uid=gone.uid)
-            self._reader.deleted(key, resource, name=gone.name, uid=gone.uid)
+            self._writes.deleted(key, resource.plural, gone.name, gone.uid)
         if plan.job_status is not None and observed.job is not None:
             await self._write_status(key, observed.job, plan.job_status)
         return versions
@@ -87,7 +96,7 @@ class Applier:
         key = (observed.namespace, observed.name)
         await self._concurrently(self._delete_pod(key, pod) for pod in plan.pod_deletions)
         await self._concurrently(self._set_gate(key, gate) for gate in plan.gates)
-        await self._write_pool_statuses(observed, plan, versions)
+        await self._write_pool_statuses(key, observed, plan, versions)
         for event in plan.events:
             self._recorder.record(
                 event.regarding, type_=event.type, reason=event.reason, message=event.message
@@ -142,7 +151,7 @@ class Applier:
 
     async def _apply(self, key: Key, body: Object, versions: dict[str, str]) -> None:
         written = await self._client.apply(body)
-        self._reader.wrote(key, resource_of(body["kind"]), written)
+        self._writes.wrote(key, resource_of(body["kind"]).plural, written)
         versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
         log.info("Applied %s", apply_needed.key(body))
 
@@ -160,12 +169,11 @@ class Applier:
             patch=patch,
             resource_version=version or live["metadata"]["resourceVersion"],
         )
-        self._reader.wrote(key, resource, written)
+        self._writes.wrote(key, resource.plural, written)
 
     async def _write_pool_statuses(
-        self, observed: ObservedJob, plan: JobPlan, versions: Versions
+        self, key: Key, observed: ObservedJob, plan: JobPlan, versions: Versions
     ) -> None:
-        key = (observed.namespace, observed.name)
         by_name = {pool["metadata"]["name"]: pool for pool in observed.pools}
         for name, status in plan.pool_statuses.items():
             pool = by_name.get(name)
@@ -199,7 +207,7 @@ class Applier:
                 key=labels.DELETION_COST,
                 value=cost.cost,
             )
-            self._reader.wrote(key, PODS, written)
+            self._writes.wrote(key, PODS.plural, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; it needs no deletion cost", cost.pod)
         except RefusedError as error:
@@ -219,10 +227,10 @@ class Applier:
                 version=deletion.version,
                 grace=grace,
             )
-            self._reader.deleted(key, PODS, name=deletion.pod, uid=deletion.uid)
+            self._writes.deleted(key, PODS.plural, deletion.pod, deletion.uid)
         except ConflictError:
             log.info("Pod %s has changed; whether to delete it is decided again", deletion.pod)
-            self._reader.doubt(key)
+            self._writes.doubt(key)
         except RefusedError as error:
             log.warning("The API server refused to delete pod %s: %s", deletion.pod, error.message)
 
@@ -238,9 +246,16 @@ class Applier:
             written = await self._client.set_pod_condition(
                 namespace=key[0], name=gate.pod, uid=gate.uid, condition=condition
             )
-            self._reader.wrote(key, PODS, written)
+            self._writes.wrote(key, PODS.plural, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
+
+
+def _split(bodies: Iterable[Object]) -> tuple[list[Object], list[Object]]:
+    """Those that make pods, and the others."""
+    kinds = {STATEFUL_SETS.kind, DEPLOYMENTS.kind}
+    makers = [body for body in bodies if body["kind"] in kinds]
+    return makers, [body for body in bodies if body["kind"] not in kinds]
 
 
 def merge_patch(live: Object, wanted: Object) -> Object:

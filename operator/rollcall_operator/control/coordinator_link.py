@@ -48,8 +48,9 @@ class LinkMetrics(Protocol):
 class LinkSettings:
     """Times are seconds. `progress_delay`: how long a reconcile for mere progress may wait.
 
-    After a failure it pauses as `backoff` says, but a tenth of the time without contact where that
-    is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing.
+    After a failure it pauses as `backoff` says, but half of the time without contact where that is
+    longer, up to `longest_pause`: so coordinators that are away cost nearly nothing. A change of
+    the coordinator's pod ends the pause.
     """
 
     port: int = MEMBERSHIP_PORT
@@ -206,8 +207,8 @@ class CoordinatorLink:
                 continue
 
     def _pause(self, failures: int) -> float:
-        tenth = min((self._clock() - self._last_byte) / 10, self._settings.longest_pause)
-        spread = BackoffPolicy(first=tenth, longest=tenth)
+        half = min((self._clock() - self._last_byte) / 2, self._settings.longest_pause)
+        spread = BackoffPolicy(first=half, longest=half)
         return max(self._settings.backoff.delay(failures), spread.delay(1))
 
     def _fail(self, failure: LinkFailure, detail: str) -> None:

@@ -72,23 +72,8 @@ class JobReader:
             children=objects.children,
             creation_failures=await self._creation_failures(namespace, objects.children),
             pods=await self._with_mount_failures(namespace, objects.pods),
+            contents=objects.contents,
         )
-
-    def wrote(self, key: Key, resource: Resource, written: Object) -> None:
-        """The API server holds this object now, as its answer to a write says."""
-        self._writes.wrote(key, resource.plural, written["metadata"]["resourceVersion"])
-
-    def deleted(self, key: Key, resource: Resource, *, name: str, uid: str) -> None:
-        """The API server has begun to delete this object."""
-        self._writes.deleted(key, resource.plural, name, uid)
-
-    def doubt(self, key: Key) -> None:
-        """A write of the job failed, so that what there is now is not known."""
-        self._writes.doubt(key)
-
-    def forget(self, key: Key) -> None:
-        """The job is gone."""
-        self._writes.forget(key)
 
     # --- the job's objects ---------------------------------------------------------------------
 
@@ -111,7 +96,8 @@ class JobReader:
             PODS: own,
             **dict.fromkeys(CHILDREN, own),
         }
-        # The job first: nothing that its status tells of is missing in what is read after it.
+        # The RLJob is read first, so that the pods that its status names exist in what is read
+        # after it.
         jobs = selectors.pop(RL_JOBS)
         found = {RL_JOBS: await self._client.list(RL_JOBS, namespace=namespace, **jobs)}
         try:
@@ -141,7 +127,7 @@ class JobReader:
             for each in objects:
                 metadata = each["metadata"]
                 there.add((resource.plural, metadata["name"], metadata["uid"]))
-                self._writes.wrote(key, resource.plural, metadata["resourceVersion"])
+                self._writes.wrote(key, resource.plural, each)
         for plural, name, uid in self._store.identities(key) - there:
             self._writes.deleted(key, plural, name, uid)
 

@@ -4,10 +4,13 @@ A pod is kept as the few facts that planning needs, any other object as compress
 what only the API server reads: so thousands of jobs fit into memory.
 """
 
-import json
 import zlib
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import orjson
 
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import Key
@@ -31,42 +34,84 @@ KINDS = (RL_JOBS, ROLLOUT_POOLS, PODS, *CHILDREN)
 
 _FASTEST = 1  # zlib's level: half the time of the usual one, a tenth larger
 
+_READ_OF_STATUS = ("observedGeneration", "replicas", "updateRevision")
+"""What planning reads of a child's status, beside the condition that its pods are refused."""
+
 
 class Kept(NamedTuple):
     """One object: the job that it belongs to (None: to none), its kind's plural, and its name.
 
-    `packed` is its compressed JSON; of a pod there is `pod` in its place.
+    Without `pod`: `packed` is the compressed JSON of all but status and resourceVersion, `digest`
+    a digest of that, `status` the JSON of what is read of the status.
     """
 
     job: Key | None
     plural: str
     name: str
+    version: str
     packed: bytes = b""
+    digest: bytes = b""
+    status: bytes = b""
     pod: PodFacts | None = None
+
+    def differs_from(self, other: "Kept | None") -> bool:
+        """Whether planning can tell the two apart: by more than their resourceVersion."""
+        if other is None or (self.pod is None) != (other.pod is None):
+            return True
+        if self.pod is not None and other.pod is not None:
+            return self.pod != replace(other.pod, version=self.pod.version)
+        return (self.job, self.digest, self.status) != (other.job, other.digest, other.status)
 
 
 @dataclass(frozen=True, slots=True)
 class JobObjects:
-    """One job's objects: the RLJob, RolloutPools that name it, children by label, and pods."""
+    """One job's objects: the RLJob, RolloutPools that name it, children by label, and pods.
+
+    `contents` are digests of all but pods, without status and resourceVersion; None: not known.
+    """
 
     job: Object | None
     pools: tuple[Object, ...]
     children: tuple[Object, ...]
     pods: tuple[PodFacts, ...]
+    contents: frozenset[bytes] | None = None
 
 
 def keep(resource: Resource, found: Object) -> Kept:
     """What is kept of an object as the API server sends it."""
-    job, name = job_of(resource, found), str(found["metadata"]["name"])
+    metadata = dict(found["metadata"])
+    job, name, version = job_of(resource, found), metadata["name"], metadata["resourceVersion"]
     if resource == PODS:
-        return Kept(job, resource.plural, name, pod=pod_facts(found))
-    metadata = {k: v for k, v in found["metadata"].items() if k != "managedFields"}
+        return Kept(job, resource.plural, name, version, pod=pod_facts(found))
+    del metadata["resourceVersion"]
+    metadata.pop("managedFields", None)
+    status = found.get("status")
+    if status is not None and resource in CHILDREN:
+        status = _read_of(status)
     kind = {"apiVersion": resource.api_version, "kind": resource.kind}  # lists leave them out
-    content = json.dumps({**found, **kind, "metadata": metadata}, separators=(",", ":")).encode()
-    return Kept(job, resource.plural, name, packed=zlib.compress(content, _FASTEST))
+    body = {**found, **kind, "metadata": metadata}
+    body.pop("status", None)
+    content = orjson.dumps(body)
+    return Kept(
+        job,
+        resource.plural,
+        name,
+        version,
+        packed=zlib.compress(content, _FASTEST),
+        digest=blake2b(content, digest_size=16).digest(),
+        status=orjson.dumps(status),
+    )
 
 
-def job_of(resource: Resource, found: Object) -> Key | None:
+def _read_of(status: Object) -> Object:
+    refused = [c for c in status.get("conditions") or () if c["type"] == "ReplicaFailure"]
+    return {
+        **{name: status[name] for name in _READ_OF_STATUS if name in status},
+        **({"conditions": refused} if refused else {}),
+    }
+
+
+def job_of(resource: Resource, found: Mapping[str, Any]) -> Key | None:
     """Namespace and name of the job that an object is, names, or is labelled with."""
     metadata = found["metadata"]
     if resource == RL_JOBS:
@@ -106,6 +151,7 @@ class JobStore:
             pools=of(ROLLOUT_POOLS),
             children=of(*CHILDREN),
             pods=tuple(kept.pod for kept in own if kept.pod is not None),
+            contents=frozenset(kept.digest for kept in own if kept.pod is None),
         )
 
     def lives(self, key: Key, plural: str, name: str, uid: str) -> bool:
@@ -123,10 +169,16 @@ def _identity(kept: Kept) -> tuple[str, bool]:
     """Its uid, and whether it is being deleted."""
     if kept.pod is not None:
         return kept.pod.uid, kept.pod.terminating
-    metadata = _unpacked(kept)["metadata"]
+    metadata = _body(kept)["metadata"]
     return metadata["uid"], "deletionTimestamp" in metadata
 
 
 def _unpacked(kept: Kept) -> Object:
-    found: Object = json.loads(zlib.decompress(kept.packed))
+    found, status = _body(kept), orjson.loads(kept.status)
+    found["metadata"]["resourceVersion"] = kept.version
+    return found if status is None else {**found, "status": status}
+
+
+def _body(kept: Kept) -> Object:
+    found: Object = orjson.loads(zlib.decompress(kept.packed))
     return found

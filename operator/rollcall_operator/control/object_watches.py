@@ -10,18 +10,24 @@ from rollcall_operator.control import job_store
 from rollcall_operator.control.backoff import WATCHING
 from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import JobStore, Kept
+from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import NODES, RL_JOBS, ROLLOUT_POOLS, Resource
 from rollcall_operator.kube.watch import Watch
+
+SECOND_LOOK = 0.5
+"""Seconds after which a job is reconciled for an event that only kopf has reported."""
 
 NodeSeen = Callable[[Object, bool], None]
 """Takes a node and whether it is gone."""
 
 
 class ObjectWatches:
-    """`enqueue` reconciles a job; `seen` counts events by the plural of their kind.
+    """`enqueue(job, delay)` reconciles a job in so many seconds; `seen` counts events by the
+    plural of their kind.
 
-    Nodes are watched only with `node_seen`.
+    A job is reconciled for what planning can tell apart, and not for what the operator has just
+    written itself. Nodes are watched only with `node_seen`.
     """
 
     def __init__(
@@ -30,11 +36,13 @@ class ObjectWatches:
         *,
         store: JobStore,
         namespaces: tuple[str, ...],
-        enqueue: Callable[[Key], None],
+        enqueue: Callable[[Key, float], None],
         seen: Callable[[str], None],
         node_seen: NodeSeen | None,
     ) -> None:
         self._store, self._enqueue = store, enqueue
+        self.writes = OwnWrites(reached=self.reached, lives=store.lives)
+        """The operator's own writes, until these watches have reported them."""
         self._seen, self._node_seen = seen, node_seen
         self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
             (resource.plural, namespace): self._of_jobs(client, resource, namespace)
@@ -61,6 +69,13 @@ class ObjectWatches:
         watch = self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
         return watch.reached
 
+    def reported(self, job: Key, plural: str, version: str) -> None:
+        """Another watch has reported an object of this resourceVersion. The job is reconciled once
+        these watches report it, and after SECOND_LOOK at the latest.
+        """
+        if self.reached(plural, job[0]) < int(version):
+            self._enqueue(job, SECOND_LOOK)
+
     def lost_for(self) -> float:
         """Seconds since one of the watches began to fail; 0 while all go on."""
         failing = [w.failing_since for w in self._watches if w.failing_since is not None]
@@ -72,9 +87,9 @@ class ObjectWatches:
         def changed(before: Kept | None, now: Kept | None) -> None:
             self._seen(resource.plural)
             self._store.change(before, now)
-            for kept in {each.job: each for each in (before, now) if each is not None}.values():
-                if kept.job is not None:
-                    self._enqueue(kept.job)
+            for job in {each.job for each in (before, now) if each is not None}:
+                if job is not None and self._is_planned_for(job, before, now):
+                    self._enqueue(job, 0.0)
 
         return Watch(
             client,
@@ -85,6 +100,11 @@ class ObjectWatches:
             changed=changed,
             delay=WATCHING.delay,
         )
+
+    def _is_planned_for(self, job: Key, before: Kept | None, now: Kept | None) -> bool:
+        if now is None or self.writes.awaited(job):
+            return True
+        return now.differs_from(before) and not self.writes.written(job, now.plural, now.version)
 
     def _of_nodes(self, client: KubeClient, node_seen: NodeSeen) -> Watch[Object]:
         def changed(before: Object | None, now: Object | None) -> None:

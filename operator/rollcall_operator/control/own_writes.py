@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from rollcall_operator.control.job_state import Key
+from rollcall_operator.kube.client import Object
 
 LONGEST_WAIT = 1.0
 """Seconds; a store that has not seen a write by then is not waited for: the job is read live."""
@@ -16,14 +17,16 @@ LONGEST_WAIT = 1.0
 
 @dataclass(slots=True)
 class _Unseen:
-    """Of one job: the newest resourceVersion that was written or read, by kind; what was deleted
-    (kind, name, uid); since when. `live`: what a request did is not known.
+    """Of one job: the resourceVersions that were written or read, with their kinds; what was
+    deleted (kind, name, uid); since when. `live`: what a request did is not known. `awaited`: the
+    job is planned once the store has seen them.
     """
 
     since: float
-    versions: dict[str, int] = field(default_factory=dict)
+    versions: set[tuple[str, int]] = field(default_factory=set)
     deleted: set[tuple[str, str, str]] = field(default_factory=set)
     live: bool = False
+    awaited: bool = False
 
 
 class OwnWrites:
@@ -43,10 +46,20 @@ class OwnWrites:
         self._reached, self._lives, self._clock = reached, lives, clock
         self._unseen: dict[Key, _Unseen] = {}
 
-    def wrote(self, key: Key, plural: str, version: str) -> None:
-        """The API server holds an object of the job with this resourceVersion."""
-        unseen = self._of(key)
-        unseen.versions[plural] = max(unseen.versions.get(plural, 0), int(version))
+    def wrote(self, key: Key, plural: str, found: Object) -> None:
+        """The API server holds this object of the job, as its answer to a write or read says."""
+        version = found["metadata"]["resourceVersion"]
+        self._of(key).versions.add((plural, int(version)))
+
+    def written(self, key: Key, plural: str, version: str) -> bool:
+        """Whether this resourceVersion is one that was written, or read live, just now."""
+        unseen = self._unseen.get(key)
+        return unseen is not None and (plural, int(version)) in unseen.versions
+
+    def awaited(self, key: Key) -> bool:
+        """Whether the job is to be planned as soon as the store has seen more."""
+        unseen = self._unseen.get(key)
+        return unseen is not None and unseen.awaited
 
     def deleted(self, key: Key, plural: str, name: str, uid: str) -> None:
         """The API server has begun to delete this object."""
@@ -68,11 +81,11 @@ class OwnWrites:
             return None
         if unseen.live:
             return 0.0
-        for plural, version in list(unseen.versions.items()):
-            if self._reached(plural, key[0]) >= version:
-                del unseen.versions[plural]
+        reached = {plural: self._reached(plural, key[0]) for plural, _ in unseen.versions}
+        unseen.versions = {each for each in unseen.versions if reached[each[0]] < each[1]}
         unseen.deleted = {each for each in unseen.deleted if self._lives(key, *each)}
         if unseen.versions or unseen.deleted:
+            unseen.awaited = True
             return max(0.0, unseen.since + LONGEST_WAIT - self._clock())
         del self._unseen[key]
         return None

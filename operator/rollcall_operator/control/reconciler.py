@@ -14,6 +14,7 @@ from rollcall_operator.control.job_reader import BehindError, JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.operator_tokens import JobCredentials, OperatorTokens
+from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.policy_probe import PolicyProbe
 from rollcall_operator.control.trust_keys import TrustKeys
 from rollcall_operator.control.work_queue import RetryError
@@ -50,6 +51,7 @@ class Reconciler:
         *,
         reader: JobReader,
         applier: Applier,
+        writes: OwnWrites,
         nodes: NodeWatch,
         dialer: PodDialer,
         tokens: OperatorTokens,
@@ -63,6 +65,7 @@ class Reconciler:
     ) -> None:
         self._reader = reader
         self._applier = applier
+        self._writes = writes
         self._nodes = nodes
         self._dialer = dialer
         self._tokens = tokens
@@ -121,7 +124,7 @@ class Reconciler:
                 state.link.set_roster(plan.roster)
             await self._applier.write_pods_and_pools(observed, plan, versions)
         except BaseException:  # also when it is cancelled: a request may have had its effect
-            self._reader.doubt(key)
+            self._writes.doubt(key)
             raise
 
     async def _observe(self, key: Key, state: JobState) -> ObservedJob:
@@ -210,7 +213,7 @@ class Reconciler:
         self._tokens.forget(state.uid)
         self._states.pop(key, None)
         self._applier.forget(key)
-        self._reader.forget(key)
+        self._writes.forget(key)
         self._certificates.forget(key)
         self._nodes.forget(key)
         self._metrics.jobs.forget(key)

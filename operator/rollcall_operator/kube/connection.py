@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import aiohttp
 from kubernetes.aio import client, config
 
 log = logging.getLogger(__name__)
@@ -40,6 +41,26 @@ class Connection:
         """The context with the cluster's CA and, where configured, the client's certificate."""
         context: ssl.SSLContext = self.api.rest_client.ssl_context
         return context
+
+    @property
+    def session(self) -> aiohttp.ClientSession:
+        """The client's own connection pool; made at first use, inside a running loop."""
+        rest = self.api.rest_client
+        if rest.pool_manager is None:
+            rest.pool_manager = rest._create_pool_manager()  # noqa: SLF001 - a hook for subclasses
+        session: aiohttp.ClientSession = rest.pool_manager
+        return session
+
+    @property
+    def request_options(self) -> dict[str, Any]:
+        """What each request of `session` needs: the proxy, and the name in the certificate."""
+        rest = self.api.rest_client
+        options = {
+            "server_hostname": self.api.configuration.tls_server_name,
+            "proxy": rest.proxy,
+            "proxy_headers": rest.proxy_headers,
+        }
+        return {name: value for name, value in options.items() if value}
 
     @property
     def proxy(self) -> str | None:

@@ -1,13 +1,13 @@
 """One request to the API server: bounded, counted, authenticated, retried only where harmless."""
 
 import asyncio
-import json
 import logging
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 from urllib.parse import urlencode
 
 import aiohttp
+import orjson
 
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.errors import (
@@ -216,10 +216,14 @@ class Transport:
         headers = {**types, "User-Agent": "rollcall-operator", **authorization}
         status, refusal = 0, b""
         try:
-            made = await self._connection.api.rest_client.request(
-                method, url, headers=headers, body=body, _request_timeout=times
+            response = await self._connection.session.request(
+                method,
+                url,
+                headers=headers,
+                data=None if body is None else orjson.dumps(body),
+                timeout=times,
+                **self._connection.request_options,
             )
-            response: aiohttp.ClientResponse = made.response  # the client wraps it
             status = response.status
             if not 200 <= status < 300:
                 refusal = await _body(response, most_bytes)
@@ -246,7 +250,7 @@ class Transport:
 def parsed(data: bytes, what: str) -> dict[str, Any]:
     """A JSON object; UnreachableError for anything else, which no API server sends."""
     try:
-        found = json.loads(data)
+        found = orjson.loads(data)
     except ValueError as error:
         raise UnreachableError(f"{what}: the answer is not JSON: {error}") from error
     if not isinstance(found, dict):

@@ -1,6 +1,7 @@
 """The planner: what to do for one job now, computed from what is observed and nothing else."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -73,17 +74,55 @@ def make_plan(observed: ObservedJob) -> JobPlan:
     return _plan_for_job(_view(observed, job, spec, status))
 
 
-def _plan_for_job(view: JobView) -> JobPlan:
-    observed = view.observed
+@dataclass(frozen=True, slots=True)
+class _Children:
+    """What is wrong with the spec, the children that it asks for, and those of them to apply.
+
+    `leftovers`: some wait until those of an earlier job are garbage-collected. `inputs`: for which
+    there was nothing wrong and nothing to apply, None otherwise.
+    """
+
+    errors: tuple[str, ...] = ()
+    wanted: tuple[Manifest, ...] = ()
+    applies: tuple[Manifest, ...] = ()
+    leftovers: bool = False
+    inputs: tuple[object, ...] | None = None
+
+
+def _plan_children(view: JobView) -> _Children:
+    observed, inputs = view.observed, _inputs_of_children(view)
+    if inputs is not None and inputs == observed.memory.settled:
+        return _Children(inputs=inputs)
     errors = (*job_errors(view.spec), *live_errors(view))
     if observed.certificates_refused:
         errors = (*errors, observed.certificates_refused)
-    decision = decide_roster(view)
     children = [] if errors else list(_children(view))
     errors = (*errors, *unowned_errors(view, children))
     children = [] if errors else children
     applies, leftovers = _to_apply(view, children)
     errors = (*errors, *refusal_errors(view, children))
+    settled = not (errors or applies or leftovers)
+    return _Children(errors, tuple(children), applies, leftovers, inputs if settled else None)
+
+
+def _inputs_of_children(view: JobView) -> tuple[object, ...] | None:
+    """All that `_plan_children` depends on; None where that is not known."""
+    observed = view.observed
+    if observed.contents is None or observed.refusals or observed.certificates_refused:
+        return None
+    return (
+        observed.contents,
+        tuple((pool.name, pool.exists, pool.owned, pool.wanted, pool.errors) for pool in view.pools),
+        (view.no_pods_wanted, view.outcome is None, view.reference_replicas),
+        (observed.trust, observed.authority, observed.policy_peers, observed.worker_user),
+    )
+
+
+def _plan_for_job(view: JobView) -> JobPlan:
+    observed = view.observed
+    decision = decide_roster(view)
+    planned = _plan_children(view)
+    errors, children, applies = planned.errors, planned.wanted, planned.applies
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
     status = job_status(view, decision, job_conditions(view, errors, epoch))
     pools = {
@@ -94,7 +133,8 @@ def _plan_for_job(view: JobView) -> JobPlan:
     removals = decide_removals(view)
     ttl = _time_to_live(view)
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
-    waits += [_until_deadline(view), ttl, removals.wait, _GARBAGE_COLLECTION if leftovers else None]
+    waits += [_until_deadline(view), ttl, removals.wait]
+    waits.append(_GARBAGE_COLLECTION if planned.leftovers else None)
     waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
     waits.append(mount_wait(observed.pods, observed.now))
     return JobPlan(
@@ -109,7 +149,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
         roster=decision.roster,
         events=(*_events(view, status, pools), *removals.events),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
-        memory=_memory(observed, decision, removals),
+        memory=_memory(observed, decision, removals, planned),
     )
 
 
@@ -216,7 +256,7 @@ def _to_apply(view: JobView, children: list[Manifest]) -> tuple[tuple[Manifest, 
     return tuple(applies), leftovers
 
 
-def _pool_refusal(observed: ObservedJob, name: str, children: list[Manifest]) -> str:
+def _pool_refusal(observed: ObservedJob, name: str, children: Sequence[Manifest]) -> str:
     """Why the pool's Deployment is refused, with paths in the pool."""
     for child in children:
         if apply_needed.key(child) == f"Deployment/{name}":
@@ -287,13 +327,17 @@ def _events(
 
 
 def _memory(
-    observed: ObservedJob, decision: RosterDecision, removals: RemovalDecision
+    observed: ObservedJob,
+    decision: RosterDecision,
+    removals: RemovalDecision,
+    planned: _Children,
 ) -> ReconcileMemory:
     return ReconcileMemory(
         roster=decision.roster or observed.memory.roster,
         first_seen=decision.first_seen,
         absences=removals.absences,
         warned_trainers=removals.warned_trainers,
+        settled=planned.inputs,
     )
 
 

@@ -166,12 +166,14 @@ class ReconcileMemory:
     `roster` is the last one that was written to status and handed out; `first_seen` maps the uid
     of an eligible pod to the time (Unix seconds) of the reconcile that first saw it.
     `warned_trainers`: uids of trainer pods about whose terminating node an event was recorded.
+    `settled`: the last inputs for which a valid spec's children were all as they should be.
     """
 
     roster: Roster | None = None
     first_seen: Mapping[str, float] = field(default_factory=dict)
     absences: AbsentPods | None = None
     warned_trainers: frozenset[str] = frozenset()
+    settled: tuple[object, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,8 @@ class ObservedJob:
     coordinator to call. `refusals` is keyed by `plan.apply_needed.key`, such as
     "StatefulSet/reverse-trainer"; `creation_failures` as well: why a StatefulSet that lacks pods
     could not create the last one. `nodes` are those in trouble, by name; empty where nodes are not
-    watched. `now` is Unix seconds.
+    watched. `contents` are digests of job, pools and children without status and resourceVersion,
+    None if they were read live. `now` is Unix seconds.
     """
 
     namespace: str
@@ -223,6 +226,7 @@ class ObservedJob:
     refusals: Mapping[str, Refusal] = field(default_factory=dict)
     creation_failures: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
+    contents: frozenset[bytes] | None = None
 
     @property
     def job_uid(self) -> str:

@@ -23,7 +23,7 @@ from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
-from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.json_codec import fields_of
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
 _UNREAD = AlgorithmSpec(max_steps=1)
@@ -285,4 +285,4 @@ WorkerConfig = wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig | Fron
 
 def as_json(config: WorkerConfig) -> str:
     """The value of the environment variable: the same settings always give the same text."""
-    return json.dumps(encode(config), sort_keys=True, separators=(",", ":"))
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), default=fields_of)
