@@ -72,8 +72,8 @@ class Applier:
         key = (observed.namespace, observed.name)
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         versions: dict[str, str] = {}
-        pods_makers, others = _split(plan.applies)
-        for bodies in (others, pods_makers):  # pods come after the policies that protect them
+        makers, others = _split(plan.applies)
+        for bodies in (others, makers):  # pods come after the policies that protect them
             await self._concurrently(
                 self._unless_refused(key, body, self._apply(key, body, versions)) for body in bodies
             )

@@ -56,11 +56,11 @@ class Kept(NamedTuple):
 
     def differs_from(self, other: "Kept | None") -> bool:
         """Whether planning can tell the two apart: by more than their resourceVersion."""
-        if other is None or (self.pod is None) != (other.pod is None):
+        if other is None or self.job != other.job:
             return True
         if self.pod is not None and other.pod is not None:
             return self.pod != replace(other.pod, version=self.pod.version)
-        return (self.job, self.digest, self.status) != (other.job, other.digest, other.status)
+        return (self.digest, self.status) != (other.digest, other.status)
 
 
 @dataclass(frozen=True, slots=True)

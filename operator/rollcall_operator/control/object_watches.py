@@ -88,7 +88,7 @@ class ObjectWatches:
             self._seen(resource.plural)
             self._store.change(before, now)
             for job in {each.job for each in (before, now) if each is not None}:
-                if job is not None and self._is_planned_for(job, before, now):
+                if job is not None and is_news(job, before, now, self.writes):
                     self._enqueue(job, 0.0)
 
         return Watch(
@@ -101,11 +101,6 @@ class ObjectWatches:
             delay=WATCHING.delay,
         )
 
-    def _is_planned_for(self, job: Key, before: Kept | None, now: Kept | None) -> bool:
-        if now is None or self.writes.awaited(job):
-            return True
-        return now.differs_from(before) and not self.writes.written(job, now.plural, now.version)
-
     def _of_nodes(self, client: KubeClient, node_seen: NodeSeen) -> Watch[Object]:
         def changed(before: Object | None, now: Object | None) -> None:
             self._seen(NODES.plural)
@@ -114,6 +109,15 @@ class ObjectWatches:
                 node_seen(node, now is None)
 
         return Watch(client, NODES, reduce=outline, changed=changed, delay=WATCHING.delay)
+
+
+def is_news(job: Key, before: Kept | None, now: Kept | None, writes: OwnWrites) -> bool:
+    """Whether a job is to be planned for this change: if planning can tell the difference, and the
+    operator has not just written it, or if the job's planning waits for what it wrote.
+    """
+    if now is None or writes.awaited(job):
+        return True
+    return now.differs_from(before) and not writes.written(job, now.plural, now.version)
 
 
 def outline(node: Object) -> Object:

@@ -39,17 +39,17 @@ def test_nothing_of_kopf_writes() -> None:
     assert not patch
 
 
-async def test_every_watched_kind_has_one_handler_that_only_enqueues() -> None:
+async def test_every_watched_kind_has_one_handler_that_names_job_and_version() -> None:
     registry = kopf.OperatorRegistry()
-    keys: list[tuple[str, str]] = []
-    register(registry, enqueue=lambda *key: keys.append(key))
+    reported: list[object] = []
+    register(registry, reported=lambda *event: reported.append(event))
     handlers = registry._watching.get_all_handlers()
     assert len(handlers) == len(WATCHED)
-    body = {"metadata": {"namespace": "n", "name": "j"}}
+    body = {"metadata": {"namespace": "n", "name": "j", "resourceVersion": "5"}}
     for handler in handlers:
         run: Any = handler.fn
         await run(body=body, event={}, type=None)
-    assert keys == [("n", "j")]  # the pool names no job
+    assert reported == [(("n", "j"), "rljobs", "5")]  # the pool names no job
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     assert not registry._indexing.get_all_handlers()

@@ -17,8 +17,9 @@ from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore, Kept, keep
 from rollcall_operator.control.node_watch import NodeWatch
+from rollcall_operator.control.object_watches import is_news
 from rollcall_operator.control.own_writes import OwnWrites
-from rollcall_operator.control.reconciler import Reconciler
+from rollcall_operator.control.reconciler import RESYNC_SECONDS, Reconciler
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import ConflictError, NotFoundError, UnreachableError
 from rollcall_operator.kube.resources import (
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 KEY = (NAMESPACE, JOB)
 POOL = f"{JOB}-cpu"
 REPLICAS = 4
+NEVER = float("inf")
 SPEC = {"spec.rollouts[0].replicas": REPLICAS, "spec.membership": {"replaceAfterSeconds": 30}}
 Object = dict[str, Any]
 Event = tuple[int, Object | None, Object | None]
@@ -293,14 +295,16 @@ class Operator:
         applier = Applier(
             cast("KubeClient", cluster.client),
             cast("EventRecorder", nothing),
-            reader,
+            self.writes,
             timestamp=lambda: to_time(cluster.now),
             clock=lambda: cluster.now,
         )
+        self._asked, self._due = True, cluster.now
         self.link = Link(cluster)
         self.reconciler = LinkedReconciler(
             reader=reader,
             applier=applier,
+            writes=self.writes,
             nodes=NodeWatch(taints=(), enqueue=lambda _: None),
             dialer=cast("PodDialer", None),
             tokens=cast("OperatorTokens", nothing),
@@ -318,7 +322,9 @@ class Operator:
         events = self._cluster.objects.history[resource.plural]
         for revision, before, now in events[self.at[resource.plural] :][:most]:
             self.at[resource.plural] += 1
-            self.store.change(_kept(resource, before), _kept(resource, now))
+            was, kept = _kept(resource, before), _kept(resource, now)
+            self.store.change(was, kept)
+            self._asked = self._asked or is_news(KEY, was, kept, self.writes)
             self._reached[resource.plural] = revision
 
     def deliver_all(self) -> None:
@@ -328,10 +334,21 @@ class Operator:
 
     async def reconcile(self) -> None:
         """Once; what passes is tried again another time."""
+        self._asked, self._due = False, self._cluster.now
         try:
-            await self.reconciler(KEY)
+            again = await self.reconciler(KEY)
         except RetryError:
             return
+        self._due += NEVER if again is None or again > RESYNC_SECONDS / 2 else again
+
+    def ask(self) -> None:
+        """The coordinator has reported something."""
+        self._asked = True
+
+    async def reconcile_if_asked(self) -> None:
+        """Only if an event or the last reconcile asks for it."""
+        if self._asked or self._cluster.now >= self._due:
+            await self.reconcile()
 
     def live(self) -> ObservedJob:
         """What it would plan from if its store lagged behind nothing."""
@@ -537,11 +554,14 @@ class LaggingCluster:
             groups=["default"],
             states=gone,
         )
+        self.operator.ask()
 
     # --- the end ---------------------------------------------------------------------------------
 
     async def settle(self) -> None:
-        """Faults stop and the watches catch up: the job must come to rest."""
+        """Faults stop and the watches catch up: the job must come to rest, by reconciles that
+        something asks for.
+        """
         self.client.fails = ""
         self.edit(RL_JOBS, JOB, {"spec.suspend": False})
         for _ in range(40):
@@ -552,7 +572,7 @@ class LaggingCluster:
             self.now += 11
             for _ in range(3):
                 self.operator.deliver_all()
-                await self.operator.reconcile()
+                await self.operator.reconcile_if_asked()
             self.operator.deliver_all()
             if self.at_rest():
                 return

@@ -16,7 +16,7 @@ from rollcall_operator.plan.model import (
 )
 
 if TYPE_CHECKING:
-    from rollcall_operator.control.job_reader import JobReader
+    from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.kube.client import KubeClient
     from rollcall_operator.kube.event_recorder import EventRecorder
 
@@ -35,7 +35,7 @@ WRITTEN = {"metadata": {"resourceVersion": "9"}}
 
 
 class Calls:
-    """Stands in for client, recorder and reader: records every call in its order."""
+    """Stands in for client, recorder and own writes: records every call in its order."""
 
     def __init__(self) -> None:
         self.made: list[tuple[str, dict[str, Any]]] = []
@@ -66,13 +66,13 @@ class Calls:
         self._record("cost", **details)
         return WRITTEN
 
-    def wrote(self, key: Any, resource: Any, written: Any) -> None:
+    def wrote(self, key: Any, plural: str, written: Any) -> None:
         assert (key, written) == (("ns", "a"), WRITTEN)
-        self.reported.append(f"wrote {resource.kind}")
+        self.reported.append(f"wrote {plural}")
 
-    def deleted(self, key: Any, resource: Any, *, name: str, uid: str) -> None:
+    def deleted(self, key: Any, plural: str, name: str, uid: str) -> None:
         assert key == ("ns", "a")
-        self.reported.append(f"deleted {resource.kind} {name} {uid}")
+        self.reported.append(f"deleted {plural} {name} {uid}")
 
     def doubt(self, key: Any) -> None:
         self.reported.append(f"doubt {key[1]}")
@@ -93,7 +93,7 @@ async def write(calls: Calls, plan: JobPlan, **details: Any) -> Applier:
     applier = Applier(
         cast("KubeClient", calls),
         cast("EventRecorder", calls),
-        cast("JobReader", calls),
+        cast("OwnWrites", calls),
         timestamp=lambda: "2026-01-01T00:00:00Z",
         clock=lambda: 0.0,
     )
@@ -155,14 +155,25 @@ async def test_each_write_is_reported_so_that_none_is_planned_again() -> None:
     )
     await write(calls, plan, pools=(POOL,))
     assert calls.reported == [
-        "wrote Pod",
-        "wrote RolloutPool",
-        "deleted RolloutPool a-old uid-9",
-        "wrote RLJob",
-        "deleted Pod p uid-1",
-        "wrote Pod",
-        "wrote RolloutPool",
+        "wrote pods",
+        "wrote rolloutpools",
+        "deleted rolloutpools a-old uid-9",
+        "wrote rljobs",
+        "deleted pods p uid-1",
+        "wrote pods",
+        "wrote rolloutpools",
     ]
+
+
+async def test_pods_are_asked_for_once_what_protects_them_is_there() -> None:
+    calls = Calls()
+    kinds = ("StatefulSet", "NetworkPolicy", "Deployment", "Service", "ConfigMap", "RolloutPool")
+    applies = tuple(
+        {"kind": kind, "metadata": {"namespace": "ns", "name": "a"}} for kind in kinds
+    )
+    await write(calls, JobPlan(applies=applies))
+    assert set(calls.names[-2:]) == {"apply StatefulSet", "apply Deployment"}
+    assert len(calls.names) == len(kinds)
 
 
 async def test_a_write_that_failed_is_not_reported() -> None:

@@ -36,7 +36,7 @@ def pod(name: str, *, version: str = "5", **status: Any) -> Any:
 
 
 class Cluster:
-    """An API server that counts what it is asked, and a store with what watches have told."""
+    """An API server that counts what it is asked, and a store with what watches have reported."""
 
     def __init__(self) -> None:
         self.live: dict[str, list[Any]] = {}
@@ -96,7 +96,7 @@ async def test_a_job_in_its_store_is_read_without_a_request(cluster: Cluster) ->
 async def test_until_the_store_has_seen_a_write_the_job_is_not_read(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
     written = {"metadata": {"resourceVersion": "6"}}
-    cluster.reader.wrote(KEY, RL_JOBS, written)
+    cluster.writes.wrote(KEY, "rljobs", written)
     with pytest.raises(BehindError):
         await cluster.reader.read(KEY)
     cluster.reached = 6
@@ -110,7 +110,7 @@ async def test_until_the_store_has_seen_a_write_the_job_is_not_read(cluster: Clu
 async def test_a_store_that_stays_behind_is_read_past(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
     cluster.live["RLJob"] = [JOB]
-    cluster.reader.wrote(KEY, RL_JOBS, {"metadata": {"resourceVersion": "6"}})
+    cluster.writes.wrote(KEY, "rljobs", {"metadata": {"resourceVersion": "6"}})
     cluster.now += LONGEST_WAIT
     assert (await cluster.reader.read(KEY)).job == JOB
     assert set(cluster.asked) == {resource.kind for resource in KINDS}
@@ -119,7 +119,7 @@ async def test_a_store_that_stays_behind_is_read_past(cluster: Cluster) -> None:
 async def test_after_a_failed_write_the_job_is_read_live_once(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
     cluster.live["RLJob"] = [JOB]
-    cluster.reader.doubt(KEY)
+    cluster.writes.doubt(KEY)
     await cluster.reader.read(KEY)
     assert "RLJob" in cluster.asked
     cluster.asked.clear()
@@ -148,7 +148,7 @@ async def test_the_store_must_get_as_far_as_what_was_read_live(cluster: Cluster)
     cluster.watched(RL_JOBS, JOB)
     cluster.watched(PODS, pod("gone"))
     cluster.live |= {"RLJob": [JOB], "Pod": [pod("new", version="6")]}
-    cluster.reader.doubt(KEY)
+    cluster.writes.doubt(KEY)
     assert [each.name for each in (await cluster.reader.read(KEY)).pods] == ["new"]
     with pytest.raises(BehindError):
         await cluster.reader.read(KEY)
@@ -164,7 +164,7 @@ async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job
     cluster: Cluster,
 ) -> None:
     cluster.live["RLJob"] = [JOB]
-    cluster.reader.doubt(KEY)
+    cluster.writes.doubt(KEY)
     await cluster.reader.read(KEY)
     mine = (f"{labels.JOB}=a", "")
     for resource in (PODS, *CHILDREN):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore, job_of, keep
 from rollcall_operator.kube.resources import (
@@ -10,6 +12,7 @@ from rollcall_operator.kube.resources import (
     RL_JOBS,
     ROLLOUT_POOLS,
     STATEFUL_SETS,
+    Resource,
 )
 from rollcall_operator.plan.pod_facts import pod_facts
 
@@ -17,13 +20,19 @@ KEY = ("ns", "a")
 
 
 def thing(name: str, *, job: str = "a", uid: str = "uid-1", **more: Any) -> Any:
-    metadata = {"namespace": "ns", "name": name, "uid": uid, "labels": {labels.JOB: job}}
+    metadata = {
+        "namespace": "ns",
+        "name": name,
+        "uid": uid,
+        "resourceVersion": "5",
+        "labels": {labels.JOB: job},
+    }
     return {"metadata": metadata | more.pop("metadata", {}), **more}
 
 
 def pool(name: str, job: str) -> Any:
     return {
-        "metadata": {"namespace": "ns", "name": name, "uid": "uid-p"},
+        "metadata": {"namespace": "ns", "name": name, "uid": "uid-p", "resourceVersion": "5"},
         "spec": {"jobRef": {"name": job}},
     }
 
@@ -98,3 +107,58 @@ def test_an_object_lives_until_its_deletion_begins_or_another_has_its_name() -> 
         assert store.identities(KEY) == {(*identity, "uid-1")}
         store.change(kept, keep(resource, thing("x", metadata=going)))
         assert not store.lives(KEY, *identity, "uid-1")
+
+
+@pytest.mark.parametrize("resource", KINDS)
+def test_planning_cannot_tell_a_newer_version_of_the_same_from_the_older_one(
+    resource: Resource,
+) -> None:
+    newer = {"resourceVersion": "6", "managedFields": [{"manager": "m"}]}
+    before = keep(resource, thing("x", spec={"n": 1}, status={"replicas": 1}))
+    after = keep(resource, thing("x", spec={"n": 1}, status={"replicas": 1}, metadata=newer))
+    assert not after.differs_from(before)
+    assert after.differs_from(None)
+    store = JobStore()
+    store.change(None, before)
+    store.change(before, after)
+    objects = store.objects(KEY if resource != RL_JOBS else ("ns", "x"))
+    if resource == PODS:
+        assert [pod.version for pod in objects.pods] == ["6"], "deletions go by it"
+    elif resource != ROLLOUT_POOLS:
+        (kept,) = (objects.job,) if resource == RL_JOBS else objects.children
+        assert kept is not None
+        assert kept["metadata"]["resourceVersion"] == "6", "writes go by it"
+
+
+@pytest.mark.parametrize(
+    ("change", "told_apart"),
+    [
+        ({"spec": {"n": 2}}, True),
+        ({"metadata": {"annotations": {"a": "b"}}}, True),
+        ({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}, True),
+        ({"status": {"replicas": 2}}, True),
+        ({"status": {"replicas": 1, "observedGeneration": 2}}, True),
+        ({"status": {"replicas": 1, "conditions": [{"type": "ReplicaFailure"}]}}, True),
+        ({"status": {"replicas": 1, "readyReplicas": 1}}, False),
+        ({"status": {"replicas": 1, "conditions": [{"type": "Progressing"}]}}, False),
+    ],
+)
+def test_of_a_childs_status_only_what_planning_reads_makes_a_difference(
+    change: dict[str, Any], told_apart: bool
+) -> None:
+    before = keep(DEPLOYMENTS, thing("x", spec={"n": 1}, status={"replicas": 1}))
+    base: dict[str, Any] = {"spec": {"n": 1}, "status": {"replicas": 1}}
+    after = keep(DEPLOYMENTS, thing("x", **(base | change)))
+    assert after.differs_from(before) == told_apart
+
+
+def test_contents_change_with_all_but_status_and_version() -> None:
+    def contents(**more: Any) -> object:
+        store = JobStore()
+        store.change(None, keep(DEPLOYMENTS, thing("x", **more)))
+        return store.objects(KEY).contents
+
+    same = contents(spec={"n": 1})
+    assert contents(spec={"n": 1}, status={"replicas": 3}, metadata={"resourceVersion": "9"}) == same
+    assert contents(spec={"n": 2}) != same
+    assert contents(spec={"n": 1}, metadata={"labels": {labels.JOB: "a", "x": "y"}}) != same

@@ -51,7 +51,7 @@ class Watching:
                 client,
                 store=self.store,
                 namespaces=namespaces,
-                enqueue=self.enqueued.append,
+                enqueue=lambda key, _: self.enqueued.append(key),
                 seen=self.seen.append,
                 node_seen=lambda node, gone: self.nodes.append((node, gone)),
             )

@@ -1,5 +1,7 @@
 """A job is planned from its store only once that has seen what the operator wrote."""
 
+from typing import Any
+
 from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
 
 KEY, OTHER = ("ns", "a"), ("ns", "b")
@@ -19,14 +21,18 @@ class Store:
         )
 
 
+def version(number: int) -> Any:
+    return {"metadata": {"resourceVersion": str(number)}}
+
+
 def test_without_writes_nothing_is_waited_for() -> None:
     assert Store().writes.wait(KEY) is None
 
 
 def test_a_write_is_waited_for_until_its_kind_has_come_so_far() -> None:
     store = Store()
-    store.writes.wrote(KEY, "pods", "9")
-    store.writes.wrote(KEY, "pods", "8")
+    store.writes.wrote(KEY, "pods", version(9))
+    store.writes.wrote(KEY, "pods", version(8))
     store.versions["rljobs"] = 9
     assert store.writes.wait(OTHER) is None
     store.versions["pods"] = 8
@@ -37,7 +43,7 @@ def test_a_write_is_waited_for_until_its_kind_has_come_so_far() -> None:
 
 def test_versions_are_compared_as_numbers() -> None:
     store = Store()
-    store.writes.wrote(KEY, "pods", "10")
+    store.writes.wrote(KEY, "pods", version(10))
     store.versions["pods"] = 9
     assert store.writes.wait(KEY) == LONGEST_WAIT
 
@@ -53,7 +59,7 @@ def test_a_deletion_is_waited_for_until_the_object_is_gone_or_going() -> None:
 
 def test_a_store_that_stays_behind_is_not_waited_for_longer() -> None:
     store = Store()
-    store.writes.wrote(KEY, "pods", "9")
+    store.writes.wrote(KEY, "pods", version(9))
     store.now += LONGEST_WAIT / 2
     assert store.writes.wait(KEY) == LONGEST_WAIT / 2
     store.now += LONGEST_WAIT
@@ -72,12 +78,33 @@ def test_what_a_live_read_has_found_is_waited_for_like_a_write() -> None:
     store = Store()
     store.writes.doubt(KEY)
     store.writes.read(KEY)
-    store.writes.wrote(KEY, "pods", "8")
+    store.writes.wrote(KEY, "pods", version(8))
     assert store.writes.wait(KEY) == LONGEST_WAIT
 
 
 def test_a_job_that_is_gone_leaves_nothing() -> None:
     store = Store()
-    store.writes.wrote(KEY, "pods", "9")
+    store.writes.wrote(KEY, "pods", version(9))
     store.writes.forget(KEY)
     assert store.writes.wait(KEY) is None
+
+
+def test_what_was_written_is_known_until_the_store_has_seen_it() -> None:
+    store = Store()
+    store.writes.wrote(KEY, "pods", version(9))
+    assert store.writes.written(KEY, "pods", "9")
+    assert not store.writes.written(KEY, "pods", "8"), "somebody else's"
+    assert not store.writes.written(KEY, "rljobs", "9")
+    assert not store.writes.written(OTHER, "pods", "9")
+    store.versions["pods"] = 9
+    assert store.writes.wait(KEY) is None
+    assert not store.writes.written(KEY, "pods", "9")
+
+
+def test_a_job_that_was_not_planned_for_its_writes_is_planned_once_they_are_seen() -> None:
+    store = Store()
+    store.writes.wrote(KEY, "pods", version(9))
+    assert not store.writes.awaited(KEY), "nothing has asked for a plan"
+    store.writes.wait(KEY)
+    assert store.writes.awaited(KEY)
+    assert not store.writes.awaited(OTHER)

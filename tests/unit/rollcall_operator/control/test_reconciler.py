@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollcall_operator.control.coordinator_link import CoordinatorLink
     from rollcall_operator.control.job_certificates import JobCertificates
     from rollcall_operator.control.job_reader import JobReader
+    from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.control.operator_tokens import OperatorTokens
     from rollcall_operator.control.trust_keys import TrustKeys
     from rollcall_operator.kube.pod_dialer import PodDialer
@@ -99,6 +100,7 @@ def reconciler_of(calls: Calls) -> tuple[Reconciler, JobState]:
     made = Reconciler(
         reader=cast("JobReader", calls),
         applier=cast("Applier", calls),
+        writes=cast("OwnWrites", calls),
         nodes=NodeWatch(taints=(), enqueue=lambda _: None),
         dialer=cast("PodDialer", None),
         tokens=cast("OperatorTokens", calls),

@@ -4,6 +4,7 @@ It is no API server: it only feeds a plan's own output back as the next observat
 """
 
 import copy
+import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -122,13 +123,24 @@ class JobSimulator:
             refusals=self.refusals,
             nodes=self.nodes,
             creation_failures=self.creation_failures,
+            contents=self._contents(),
         )
 
+    def _contents(self) -> frozenset[bytes]:
+        """Of all but pods, without what a status or a resourceVersion says."""
+        there = [self.job, *self.pools.values(), *self.children.values()]
+        return frozenset(_content(body) for body in there if body is not None)
+
     def reconcile(self, seconds: float = 0.0) -> JobPlan:
-        """Let time pass, plan, and keep what the plan writes."""
+        """Let time pass, plan, and keep what the plan writes.
+
+        What is remembered of children that were settled must not change the plan.
+        """
         self.now += seconds
         self._sync_pods()
-        plan = make_plan(self.observed())
+        observed = self.observed()
+        plan = make_plan(observed)
+        assert _without_memory(plan) == _without_memory(make_plan(replace(observed, contents=None)))
         self.plans.append(plan)
         self._keep(plan)
         return plan
@@ -369,3 +381,13 @@ def orphaned() -> JobSimulator:
         child["metadata"]["ownerReferences"] = [o for o in owners if o["kind"] != "RLJob"]
     simulator.memory, simulator.snapshot = type(simulator.memory)(), None
     return simulator
+
+
+def _content(body: Manifest) -> bytes:
+    metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
+    kept = {k: v for k, v in body.items() if k != "status"} | {"metadata": metadata}
+    return json.dumps(kept, sort_keys=True).encode()
+
+
+def _without_memory(plan: JobPlan) -> JobPlan:
+    return replace(plan, memory=replace(plan.memory, settled=None))

@@ -79,6 +79,23 @@ def test_with_nothing_to_do_nothing_is_written(seconds: float) -> None:
     assert not writes_anything(simulator.reconcile(seconds))
 
 
+def test_children_that_are_settled_are_not_made_again_until_something_of_them_changes() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.converge(60.0)
+    settled = simulator.memory.settled
+    assert settled is not None
+    simulator.report(step=9)
+    simulator.reconcile(20.0)
+    assert simulator.memory.settled == settled
+    simulator.edit({"spec.rollouts[0].replicas": 3})
+    assert simulator.reconcile(1.0).applies
+    assert simulator.memory.settled is None
+    simulator.converge(60.0)
+    assert simulator.memory.settled is not None
+    assert simulator.memory.settled != settled
+
+
 def test_what_is_written_fits_the_status_schemas() -> None:
     simulator = JobSimulator()
     simulator.pools["lent"] = lent_pool()
