@@ -141,7 +141,6 @@ class Operator:
         log.info("Coordinators know this operator as %s", account.subject)
         keys = TrustKeys(client, operator=account.subject)
         await self._race(_start(stack, keys.wait_until_known(self._wait_on), "keys"), *vital)
-        vital.append(_start(stack, keys.run(), "keys"))
         loading = _start(stack, self._load_authority(client, connection), "authority")
         await self._race(loading, *vital)
         certificates = JobCertificates(client, loading.result())
@@ -216,6 +215,7 @@ class Operator:
         vital.append(_start(stack, watches.run(), "watches"))
         await self._race(_start(stack, watches.listed(), "first lists"), *vital)
         queue.start()
+        vital.append(_start(stack, keys.run(reconciler.reconcile_all), "keys"))
         watching = handlers.watch(
             connection=connection,
             namespaces=settings.namespaces,

@@ -13,9 +13,9 @@ import json
 from typing import TYPE_CHECKING
 
 from hack.cluster import go_build
+from rollcall_operator.kube.resources import NODES
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.cluster_user import eventually, open_user
-from rollcall_operator.kube.resources import NODES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -46,7 +46,7 @@ class LinkMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
-    """Times are seconds. `progress_delay`: how long a reconcile for mere progress may wait.
+    """Times are seconds.
 
     After a failure it pauses as `backoff` says, but half of the time without contact where that is
     longer, up to `longest_pause`: so coordinators that are away cost nearly nothing. A change of
@@ -60,7 +60,6 @@ class LinkSettings:
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=1.0))
     longest_pause: float = 60.0
     confirm_delay: float = 1.0
-    progress_delay: float = 5.0
 
 
 class LinkCredentials(Protocol):
@@ -108,17 +107,18 @@ class CoordinatorLink:
         credentials: LinkCredentials,
         dialer: PodDialer,
         notify: Callable[[float], None],
+        progressed: Callable[[], None],
         metrics: LinkMetrics,
         settings: LinkSettings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`notify(delay)` asks for a reconcile of the job in `delay` seconds; `clock` gives Unix
-        seconds.
+        """`notify(delay)` asks for a reconcile of the job in `delay` seconds, `progressed` for one
+        that may wait: only steps and versions have changed. `clock` gives Unix seconds.
         """
         self.pod = pod
         self._credentials = credentials
         self._dialer = dialer
-        self._notify = notify
+        self._notify, self._progressed = notify, progressed
         self._metrics = metrics
         self._settings = settings or LinkSettings()
         self._snapshot: JobSnapshot | None = None
@@ -269,7 +269,7 @@ class CoordinatorLink:
         if again or before is None or _urgent(before) != _urgent(snapshot):
             self._notify(0.0)
         elif before.progress != snapshot.progress:
-            self._notify(self._settings.progress_delay)
+            self._progressed()
         self._changed.set()
 
     async def _endpoint(self) -> Endpoint:

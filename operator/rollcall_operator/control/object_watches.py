@@ -115,7 +115,7 @@ def is_news(job: Key, before: Kept | None, now: Kept | None, writes: OwnWrites) 
     """Whether a job is to be planned for this change: if planning can tell the difference, and the
     operator has not just written it, or if the job's planning waits for what it wrote.
     """
-    if now is None or writes.awaited(job):
+    if now is None or writes.is_waited_for(job):
         return True
     return now.differs_from(before) and not writes.written(job, now.plural, now.version)
 

@@ -56,7 +56,7 @@ class OwnWrites:
         unseen = self._unseen.get(key)
         return unseen is not None and (plural, int(version)) in unseen.versions
 
-    def awaited(self, key: Key) -> bool:
+    def is_waited_for(self, key: Key) -> bool:
         """Whether the job is to be planned as soon as the store has seen more."""
         unseen = self._unseen.get(key)
         return unseen is not None and unseen.awaited

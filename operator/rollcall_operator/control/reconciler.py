@@ -32,12 +32,18 @@ from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
 from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
 from rollcall_operator.plan.status.enforced_policies import can_be_tried
+from rollcall_operator.plan.status.write_throttle import NUMBERS_ONLY
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
-RESYNC_SECONDS = 60.0
+RESYNC_SECONDS = 600.0
+"""Between reconciles of a job of which nothing is reported: each of its times asks for its own."""
+
+SPREAD_SECONDS = 10.0
+NUMBERS_PER_SECOND = 10.0
+"""Jobs whose steps are written into their statuses in a second, at most."""
 
 # NotFoundError: an object or its namespace was deleted since it was read.
 _TRANSIENT = (ConflictError, NotFoundError, ServerError, ThrottledError, UnreachableError)
@@ -77,6 +83,7 @@ class Reconciler:
         self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
         self._states: dict[Key, JobState] = {}
+        self._links = 0
 
     async def __call__(self, key: Key) -> float | None:
         """Reconcile one job; returns seconds until the next reconcile, None when it is gone.
@@ -93,6 +100,11 @@ class Reconciler:
                 return behind.wait  # the event that the store lacks comes sooner
             except _TRANSIENT as error:
                 raise RetryError(str(error)) from error
+
+    def reconcile_all(self) -> None:
+        """Have each job reconciled within SPREAD_SECONDS: what all depend on has changed."""
+        for key in self._states:
+            self._enqueue(key, random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads load
 
     async def close(self) -> None:
         """Close every link."""
@@ -153,6 +165,7 @@ class Reconciler:
             worker_user=self._worker_user,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
+            numbers_every=self._numbers_every(),
         )
 
     async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
@@ -176,11 +189,13 @@ class Reconciler:
         if address is None:
             return
         metrics: LinkMetrics = self._metrics
+        self._links += 1
         link = state.link = CoordinatorLink(
             pod=address,
             credentials=JobCredentials(self._tokens, self._keys, job_uid=observed.job_uid),
             dialer=self._dialer,
             notify=lambda delay: self._enqueue(key, delay),
+            progressed=lambda: self._enqueue(key, self._numbers_every()),
             metrics=metrics,
             settings=self._link_settings,
         )
@@ -193,12 +208,19 @@ class Reconciler:
             )
             state.probe.start()
 
+    def _numbers_every(self) -> float:
+        """Seconds between two writes of a status in which only numbers change: with many jobs that
+        train, they are written less often, so that their sum stays bounded.
+        """
+        return max(NUMBERS_ONLY, self._links / NUMBERS_PER_SECOND)
+
     async def _close_link(self, state: JobState) -> None:
         link, state.link = state.link, None
         probe, state.probe = state.probe, None
         if probe is not None:
             await probe.close()
         if link is not None:
+            self._links -= 1
             await link.close()
 
     def _count(self, key: Key, observed: ObservedJob, plan: JobPlan) -> None:

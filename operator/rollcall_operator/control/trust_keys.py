@@ -37,9 +37,13 @@ class TrustKeys:
                 reported = problem
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def run(self) -> None:
-        """Read them again and again, until cancelled. What cannot be read changes nothing."""
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Read them again and again, until cancelled; `changed` is called when they are others.
+
+        What cannot be read changes nothing.
+        """
         while True:
+            before = self.current
             read = time.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(READ_SECONDS):
@@ -48,6 +52,8 @@ class TrustKeys:
             self._wanted.clear()
             if problem := await self._read():
                 log.warning("The keys of the cluster's tokens stay as they were: %s", problem)
+            if self.current != before:
+                changed()
 
     def look_now(self) -> None:
         """A coordinator refused the operator's token: the keys may have changed."""

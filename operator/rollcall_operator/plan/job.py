@@ -112,7 +112,9 @@ def _inputs_of_children(view: JobView) -> tuple[object, ...] | None:
         return None
     return (
         observed.contents,
-        tuple((pool.name, pool.exists, pool.owned, pool.wanted, pool.errors) for pool in view.pools),
+        tuple(
+            (pool.name, pool.exists, pool.owned, pool.wanted, pool.errors) for pool in view.pools
+        ),
         (view.no_pods_wanted, view.outcome is None, view.reference_replicas),
         (observed.trust, observed.authority, observed.policy_peers, observed.worker_user),
     )

@@ -204,7 +204,8 @@ class ObservedJob:
     "StatefulSet/reverse-trainer"; `creation_failures` as well: why a StatefulSet that lacks pods
     could not create the last one. `nodes` are those in trouble, by name; empty where nodes are not
     watched. `contents` are digests of job, pools and children without status and resourceVersion,
-    None if they were read live. `now` is Unix seconds.
+    None if they were read live. `numbers_every`: seconds between writes of a status in which only
+    numbers change. `now` is Unix seconds.
     """
 
     namespace: str
@@ -227,6 +228,7 @@ class ObservedJob:
     creation_failures: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     contents: frozenset[bytes] | None = None
+    numbers_every: float = 10.0
 
     @property
     def job_uid(self) -> str:

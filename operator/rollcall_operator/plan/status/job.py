@@ -30,7 +30,6 @@ from rollcall_operator.plan.status.session_history import (
 )
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
-    NUMBERS_ONLY,
     WHILE_STARTING,
     WITHIN_A_SECOND,
     StatusWrite,
@@ -67,7 +66,7 @@ def job_status(
                 "stale_since": stale_since(view),
             }
         )
-    return throttled(old, new, interval=_interval(old, new), now=view.now)
+    return throttled(old, new, interval=_interval(view, old, new), now=view.now)
 
 
 def _without_leftovers(view: JobView) -> RLJobStatus:
@@ -101,7 +100,7 @@ def _with_conditions(
     )
 
 
-def _interval(old: RLJobStatus, new: RLJobStatus) -> float:
+def _interval(view: JobView, old: RLJobStatus, new: RLJobStatus) -> float:
     """Seconds that must have passed since the last write; see write_throttle."""
     if _must_be_current(old) != _must_be_current(new):
         return IMMEDIATELY
@@ -111,7 +110,8 @@ def _interval(old: RLJobStatus, new: RLJobStatus) -> float:
     before, after = (notable_conditions(s, problems_only=starting) for s in (old, new))
     if before != after:
         return WITHIN_A_SECOND
-    return WHILE_STARTING if starting else NUMBERS_ONLY
+    numbers = view.observed.numbers_every
+    return max(WHILE_STARTING, numbers) if starting else numbers
 
 
 def _must_be_current(status: RLJobStatus) -> tuple[object, ...]:

@@ -55,7 +55,9 @@ def pool_status(view: JobView, pool: PoolView, refusal: str) -> StatusWrite[Roll
         last_update=to_micro_time(view.now),
         conditions=_conditions(pool.raw, old, states, view.now),
     )
-    return throttled(old, new, interval=_interval(pool.raw, old, new), now=view.now)
+    return throttled(
+        old, new, interval=_interval(pool.raw, old, new, view.observed.numbers_every), now=view.now
+    )
 
 
 def orphan_status(pool: Manifest, *, job: str, now: float) -> StatusWrite[RolloutPoolStatus]:
@@ -77,7 +79,7 @@ def orphan_status(pool: Manifest, *, job: str, now: float) -> StatusWrite[Rollou
         last_update=to_micro_time(now),
         conditions=_conditions(pool, old, states, now),
     )
-    return throttled(old, new, interval=_interval(pool, old, new), now=now)
+    return throttled(old, new, interval=_interval(pool, old, new, NUMBERS_ONLY), now=now)
 
 
 def _generation(pool: Manifest) -> int:
@@ -90,14 +92,19 @@ def _conditions(
     return merge_conditions(old.conditions, states, generation=_generation(pool), now=now)
 
 
-def _interval(raw: Mapping[str, object], old: RolloutPoolStatus, new: RolloutPoolStatus) -> float:
-    """Seconds that must have passed since the last write; see write_throttle."""
+def _interval(
+    raw: Mapping[str, object], old: RolloutPoolStatus, new: RolloutPoolStatus, numbers: float
+) -> float:
+    """Seconds that must have passed since the last write; see write_throttle.
+
+    `numbers`: where only numbers change.
+    """
     if not raw.get("status") or _must_be_current(old) != _must_be_current(new):
         return IMMEDIATELY
     before, after = (notable_conditions(s, problems_only=True) for s in (old, new))
     if before != after:
         return WITHIN_A_SECOND
-    return NUMBERS_ONLY if old.epoch else WHILE_STARTING
+    return numbers if old.epoch else max(WHILE_STARTING, numbers)
 
 
 def _must_be_current(status: RolloutPoolStatus) -> tuple[object, ...]:

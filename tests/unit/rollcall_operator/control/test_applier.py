@@ -168,9 +168,7 @@ async def test_each_write_is_reported_so_that_none_is_planned_again() -> None:
 async def test_pods_are_asked_for_once_what_protects_them_is_there() -> None:
     calls = Calls()
     kinds = ("StatefulSet", "NetworkPolicy", "Deployment", "Service", "ConfigMap", "RolloutPool")
-    applies = tuple(
-        {"kind": kind, "metadata": {"namespace": "ns", "name": "a"}} for kind in kinds
-    )
+    applies = tuple({"kind": kind, "metadata": {"namespace": "ns", "name": "a"}} for kind in kinds)
     await write(calls, JobPlan(applies=applies))
     assert set(calls.names[-2:]) == {"apply StatefulSet", "apply Deployment"}
     assert len(calls.names) == len(kinds)

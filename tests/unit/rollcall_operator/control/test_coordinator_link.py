@@ -159,6 +159,8 @@ async def coordinator() -> AsyncIterator[Coordinator]:
     await server.stop()
 
 
+PROGRESS = 99.0  # in the place of a delay
+
 Linked = Callable[..., tuple[CoordinatorLink, Counts]]
 
 
@@ -184,6 +186,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
             credentials=credentials or Credentials(TOKEN),
             dialer=dialer,
             notify=counts.wakes.append,
+            progressed=lambda: counts.wakes.append(PROGRESS),
             metrics=counts,
             settings=replace(settings, **changes),
             clock=clock,
@@ -217,7 +220,7 @@ async def test_it_keeps_the_latest_snapshot_and_wakes_the_job(
 
 
 async def test_a_mere_step_may_wait(coordinator: Coordinator, link_to: Linked) -> None:
-    link, counts = link_to(progress_delay=5.0)
+    link, counts = link_to()
     await eventually(lambda: link.snapshot)
     for step in range(1, 4):
         progress = TrainingProgress(
@@ -225,7 +228,7 @@ async def test_a_mere_step_may_wait(coordinator: Coordinator, link_to: Linked) -
         )
         coordinator.say(replace(coordinator.snapshot, progress=progress))
     await eventually(lambda: link.snapshot is not None and link.snapshot.progress.step == 3)
-    assert counts.wakes == [0.0, 5.0, 5.0, 5.0]
+    assert counts.wakes == [0.0, PROGRESS, PROGRESS, PROGRESS]
 
 
 async def test_a_member_version_alone_enqueues_no_job(

@@ -159,6 +159,8 @@ def test_contents_change_with_all_but_status_and_version() -> None:
         return store.objects(KEY).contents
 
     same = contents(spec={"n": 1})
-    assert contents(spec={"n": 1}, status={"replicas": 3}, metadata={"resourceVersion": "9"}) == same
+    assert (
+        contents(spec={"n": 1}, status={"replicas": 3}, metadata={"resourceVersion": "9"}) == same
+    )
     assert contents(spec={"n": 2}) != same
     assert contents(spec={"n": 1}, metadata={"labels": {labels.JOB: "a", "x": "y"}}) != same

@@ -8,7 +8,7 @@ from unittest.mock import Mock
 import pytest
 
 from rollcall_operator.control import coordinator_link
-from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
+from rollcall_operator.control.coordinator_link import CoordinatorLink
 from rollcall_operator.kube.pod_dialer import PodAddress
 from rollcall_protocol.wire.job_snapshot import (
     GroupReport,
@@ -40,6 +40,9 @@ FIRST = JobSnapshot(
 )
 
 
+PROGRESSED = 99.0  # in the place of a delay
+
+
 def linked() -> tuple[CoordinatorLink, list[float]]:
     """A link that has had the first snapshot, and the delays of reconciles asked for since."""
     delays: list[float] = []
@@ -48,6 +51,7 @@ def linked() -> tuple[CoordinatorLink, list[float]]:
         credentials=cast("LinkCredentials", None),
         dialer=cast("PodDialer", None),
         notify=delays.append,
+        progressed=lambda: delays.append(PROGRESSED),
         metrics=cast("LinkMetrics", None),
     )
     take(link, FIRST)
@@ -85,7 +89,7 @@ def test_what_a_reconcile_depends_on_wakes_it_at_once(changes: dict[str, Any]) -
 def test_a_mere_step_waits() -> None:
     link, delays = linked()
     take(link, replace(FIRST, progress=replace(PROGRESS, step=1)))
-    assert delays == [LinkSettings().progress_delay]
+    assert delays == [PROGRESSED]
 
 
 def test_the_same_again_wakes_nothing() -> None:

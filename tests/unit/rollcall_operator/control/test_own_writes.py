@@ -104,7 +104,7 @@ def test_what_was_written_is_known_until_the_store_has_seen_it() -> None:
 def test_a_job_that_was_not_planned_for_its_writes_is_planned_once_they_are_seen() -> None:
     store = Store()
     store.writes.wrote(KEY, "pods", version(9))
-    assert not store.writes.awaited(KEY), "nothing has asked for a plan"
+    assert not store.writes.is_waited_for(KEY), "nothing has asked for a plan"
     store.writes.wait(KEY)
-    assert store.writes.awaited(KEY)
-    assert not store.writes.awaited(OTHER)
+    assert store.writes.is_waited_for(KEY)
+    assert not store.writes.is_waited_for(OTHER)

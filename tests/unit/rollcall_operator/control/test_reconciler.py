@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from rollcall_operator.control.coordinator_link import CoordinatorLink
     from rollcall_operator.control.job_certificates import JobCertificates
     from rollcall_operator.control.job_reader import JobReader
-    from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.control.operator_tokens import OperatorTokens
+    from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.control.trust_keys import TrustKeys
     from rollcall_operator.kube.pod_dialer import PodDialer
 
@@ -157,3 +157,22 @@ async def test_another_job_of_the_same_name_starts_with_an_empty_memory() -> Non
         await reconciler(KEY)
     assert state.memory == ReconcileMemory()
     assert calls.made[0] == "forget refusals"
+
+
+async def test_what_all_jobs_depend_on_has_each_of_them_reconciled() -> None:
+    calls = Calls(about_to_open_an_epoch())
+    reconciler, _ = reconciler_of(calls)
+    reconciler._states[("ns", "other")] = JobState()
+    asked: list[Key] = []
+    reconciler._enqueue = lambda key, _delay: asked.append(key)
+    reconciler.reconcile_all()
+    assert set(asked) == {KEY, ("ns", "other")}
+
+
+@pytest.mark.parametrize(("links", "seconds"), [(1, 10.0), (100, 10.0), (500, 50.0)])
+async def test_with_many_jobs_that_train_steps_are_written_less_often(
+    links: int, seconds: float
+) -> None:
+    reconciler, _ = reconciler_of(Calls(about_to_open_an_epoch()))
+    reconciler._links = links
+    assert reconciler._numbers_every() == seconds

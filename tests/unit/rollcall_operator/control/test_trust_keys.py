@@ -1,7 +1,7 @@
 """The cluster's keys are read at the start and again, and what cannot be read changes nothing."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
@@ -39,8 +39,10 @@ def keys_of(cluster: Cluster) -> TrustKeys:
 
 
 @asynccontextmanager
-async def running(keys: TrustKeys) -> AsyncIterator[None]:
-    task = asyncio.create_task(keys.run())
+async def running(
+    keys: TrustKeys, changed: Callable[[], None] = lambda: None
+) -> AsyncIterator[None]:
+    task = asyncio.create_task(keys.run(changed))
     try:
         async with asyncio.timeout(5):
             yield
@@ -66,10 +68,12 @@ async def test_rotated_keys_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trust_keys, "SOONEST_SECONDS", 0.0)
     keys = keys_of(Cluster(("i", (A,)), UnreachableError("away"), ("i", (A, B))))
     await keys.wait_until_known(lambda _: None)
-    async with running(keys):
+    changes: list[TrustBundle | None] = []
+    async with running(keys, lambda: changes.append(keys.current)):
         while keys.current is None or keys.current.keys != (A, B):
             await asyncio.sleep(0.01)
             assert keys.current is not None, "what was known stays"
+        assert changes == [keys.current], "jobs are reconciled for what has changed"
 
 
 async def test_a_refused_token_has_them_read_at_once_but_not_each_time(
