@@ -197,7 +197,7 @@ class ClusterUser:
 async def open_user(
     kubeconfig: Path, *, namespace: str, keep: bool = False
 ) -> AsyncIterator[ClusterUser]:
-    """A user in `namespace`, which is made if it is not there and removed at the end unless kept."""
+    """A user in `namespace`, which is made if it is not there, and removed at the end or kept."""
     connection = await connect(kubeconfig=str(kubeconfig))
     try:
         client = KubeClient(Transport(connection))

@@ -89,8 +89,8 @@ class TrainerStatus(StatusModel):
 
 
 class ProgressStatus(StatusModel):
-    """Training progress as the coordinator last reported it; written at most every 10 seconds
-    while nothing else in the status changes.
+    """Training progress as the coordinator last reported it; written at most every 10 seconds (with
+    N > 100 jobs that train, N / 10 seconds) while nothing else in the status changes.
     """
 
     step: Number = 0

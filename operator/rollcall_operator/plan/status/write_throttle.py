@@ -4,7 +4,7 @@
 |---|---|
 | phase, epoch, validity, end of the job | 0 s |
 | a problem, a session, a condition that flips | 1 s |
-| numbers only, such as the step | 10 s; with more than 100 jobs that train, a tenth of a second each |
+| numbers only, such as the step | 10 s; with more than 100 jobs that train, 0.1 s for each |
 | numbers only, while the job starts | 30 s |
 
 A status that differs in nothing but its time stamp is not written.

@@ -90,9 +90,7 @@ def test_children_that_are_settled_are_not_made_again_until_something_of_them_ch
     assert simulator.memory.settled == settled
     simulator.edit({"spec.rollouts[0].replicas": 3})
     assert simulator.reconcile(1.0).applies
-    assert simulator.memory.settled is None
     simulator.converge(60.0)
-    assert simulator.memory.settled is not None
     assert simulator.memory.settled != settled
 
 
