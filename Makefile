@@ -17,7 +17,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -82,6 +82,9 @@ bench-sync: $(STAMP) ## Measure all weight-sync engines that can run here, and d
 
 bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of each event, ARGS="--only EVENT"; into results/
 	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) $(ARGS)
+
+bench-operator: $(STAMP) ## Measure the operator with many jobs on simulated nodes, ARGS="--only jobs500x2"; prints JSON, into results/
+	$(BIN)/python -m hack.bench.operator_load $(ARGS)
 
 bench-vllm: $(SMOLLM2) $(STAMP) ## Measure updates of vLLM's weights on this machine's CPU, with faults, and the front; draw their chart; into results/
 	.venv-vllm/bin/python -m hack.bench.vllm_updates --smollm2 $(SMOLLM2) --out results/vllm_updates.json $(ARGS)
