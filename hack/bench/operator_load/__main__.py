@@ -11,35 +11,60 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hack.bench.operator_load import many_jobs
+from hack.bench.operator_load import many_jobs, restart, steady_jobs, storm
 from hack.bench.operator_load.measured_operator import measured_operator
 from hack.bench.operator_load.simulated_cluster import simulated_cluster
 from hack.bench.run_record import finish, run_record
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
-def _jobs(jobs: int, rollouts: int) -> dict[str, Any]:
+
+def _all_at_once(jobs: int, rollouts: int) -> dict[str, Any]:
     with simulated_cluster() as cluster:
         bare = asyncio.run(many_jobs.bare_client_seconds(cluster, jobs=jobs, rollouts=rollouts))
     with simulated_cluster() as cluster, measured_operator(cluster) as operator:
         figures = asyncio.run(
             many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=rollouts)
         )
-    return {
-        "bare_seconds": round(bare, 2),
-        "ratio_to_bare": round(figures["seconds"] / bare, 3),
-    } | figures
+    ratio = {"ratio_to_bare": round(figures["seconds"] / bare, 3), "bare_seconds": round(bare, 2)}
+    return ratio | figures
 
 
-_SCENARIOS = {
-    "jobs500x2": lambda: _jobs(500, 1),
-    "jobs50x10": lambda: _jobs(50, 9),
-    "jobs50x2": lambda: _jobs(50, 1),
+def _idle(jobs: int) -> dict[str, Any]:
+    with simulated_cluster() as cluster, measured_operator(cluster) as operator:
+        return asyncio.run(steady_jobs.idle_figures(cluster, operator, jobs=jobs))
+
+
+def _training(jobs: int) -> dict[str, Any]:
+    with simulated_cluster() as cluster, measured_operator(cluster) as operator:
+        return asyncio.run(steady_jobs.training_figures(cluster, operator, jobs=jobs))
+
+
+def _restart(jobs: int) -> dict[str, Any]:
+    with simulated_cluster() as cluster:
+        return restart.restart_figures(cluster, jobs=jobs)
+
+
+def _storm() -> dict[str, Any]:
+    with simulated_cluster() as cluster, measured_operator(cluster) as operator:
+        return asyncio.run(storm.storm_figures(cluster, operator))
+
+
+_SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
+    "jobs500x2": lambda: _all_at_once(500, 1),
+    "jobs50x10": lambda: _all_at_once(50, 9),
+    "idle500": lambda: _idle(500),
+    "training500": lambda: _training(500),
+    "pods10000": lambda: _restart(5000),
+    "storm": _storm,
 }
 
 
 def main() -> int:
+    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(_SCENARIOS), default=list(_SCENARIOS))
     options = parser.parse_args()

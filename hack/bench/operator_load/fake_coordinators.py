@@ -1,0 +1,219 @@
+"""Coordinators for all jobs in one process: they take rosters and report a step each second.
+
+    python -m hack.bench.operator_load.fake_coordinators KUBECONFIG NAMESPACE [--no-steps]
+
+Trainer pods have addresses of 127.0.0.0/8, which all end here. Which pod is meant is read from the
+address, and the certificate of its job from its Secret, by the name that the client asks for. A
+stopped process (SIGSTOP) is coordinators that do not answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import ssl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from rollcall_operator.api import labels
+from rollcall_operator.kube.resources import PODS, SECRETS
+from rollcall_operator.kube.watch import Watch
+from rollcall_protocol import pod_contract
+from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.job_snapshot import (
+    GroupReport,
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    SessionCause,
+    SessionReport,
+    TrainingProgress,
+)
+from rollcall_protocol.wire.messages import loads
+from rollcall_protocol.wire.roster import Roster
+from rollcall_runtime.coordinator.state_stream import StateStream
+from tests.integration.cluster_user import open_user
+
+if TYPE_CHECKING:
+    from rollcall_operator.kube.client import KubeClient, Object
+
+STEP_SECONDS = 1.0
+
+
+class FakeCoordinator:
+    """One trainer pod's."""
+
+    def __init__(self, pod_uid: str) -> None:
+        self.pod_uid = pod_uid
+        self.roster: Roster | None = None
+        self.step = 0
+        self.stream = StateStream(self.snapshot)
+
+    def take(self, roster: Roster) -> None:
+        """The operator pushes it."""
+        self.roster = roster
+        self.stream.changed()
+
+    def advance(self) -> None:
+        """One more step."""
+        self.step += 1
+        self.stream.changed()
+
+    def snapshot(self) -> JobSnapshot:
+        """All members hold the weights of the step."""
+        roster, step = self.roster, self.step
+        members = tuple(
+            MemberReport(m.pod_uid, m.pod, m.pool, MemberState.IN_SYNC, version=step, running=1)
+            for m in (roster.members if roster else ())
+        )
+        return JobSnapshot(
+            pod_uid=self.pod_uid,
+            boot=1,
+            roster_epoch=roster.epoch if roster else 0,
+            roster_digest=roster.digest if roster else "",
+            members=members,
+            progress=TrainingProgress(step, 1_000_000, step, rollout_reward=0.5),
+            groups=(_group(roster),) if roster else (),
+        )
+
+
+def _group(roster: Roster) -> GroupReport:
+    session = SessionReport(
+        session=SessionId(roster.epoch, 1, 1),
+        cause=SessionCause.NEW_ROSTER,
+        members=len(roster.members) + 1,
+        seconds=0.1,
+    )
+    return GroupReport("default", roster.epoch, session, 1, formed=True, sessions=(session,))
+
+
+class FakeCoordinators:
+    """By the address of their pods; `contexts` by the name in the certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.by_address: dict[str, FakeCoordinator] = {}
+        self.contexts: dict[str, ssl.SSLContext] = {}
+
+    def pod(self, _: Object | None, now: Object | None) -> None:
+        """A trainer pod has changed."""
+        address = ((now or {}).get("status") or {}).get("podIP")
+        if now is not None and address:
+            uid = now["metadata"]["uid"]
+            known = self.by_address.get(address)
+            if known is None or known.pod_uid != uid:
+                self.by_address[address] = FakeCoordinator(uid)
+
+    def secret(self, _: Object | None, now: Object | None) -> None:
+        """A job's certificate was made."""
+        if now is None or now.get("type") != "kubernetes.io/tls":
+            return
+        name = now["metadata"]["name"]
+        files = [self._folder / f"{name}.{part}" for part in ("crt", "key")]
+        for file, part in zip(files, ("tls.crt", "tls.key"), strict=True):
+            file.write_bytes(base64.b64decode(now["data"][part]))
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(files[0], files[1])
+        self.contexts[name] = context
+
+    def choose(self, connection: Any, host: str | None, _: ssl.SSLContext) -> int | None:
+        """By the host `<trainer pod>.<service>.<namespace>.svc`."""
+        service = (host or "").split(".")[1:2]
+        found = self.contexts.get(labels.certificate_name(service[0])) if service else None
+        if found is None:
+            return ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+        connection.context = found
+        return None
+
+    def of(self, request: web.Request) -> FakeCoordinator:
+        """The coordinator that a request is for."""
+        assert request.transport is not None
+        address = request.transport.get_extra_info("sockname")[0]
+        if address not in self.by_address:
+            raise web.HTTPServiceUnavailable
+        return self.by_address[address]
+
+    async def serve_stream(self, request: web.Request) -> web.StreamResponse:
+        """GET of the operator's stream."""
+        return await self.of(request).stream.serve(request)
+
+    async def take_roster(self, request: web.Request) -> web.Response:
+        """PUT of a roster."""
+        self.of(request).take(loads(await request.read(), Roster))
+        return web.json_response({})
+
+    async def advance(self) -> None:
+        """Each makes a step each second, spread over it."""
+        while True:
+            each = list(self.by_address.values())
+            pause = STEP_SECONDS / max(1, len(each))
+            for coordinator in each:
+                coordinator.advance()
+                await asyncio.sleep(pause)
+            if not each:
+                await asyncio.sleep(STEP_SECONDS)
+
+
+async def serve(kubeconfig: Path, namespace: str, *, steps: bool) -> None:
+    """Until cancelled."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = FakeCoordinators(Path(folder))
+        async with (
+            open_user(kubeconfig, namespace=namespace, keep=True) as user,
+            asyncio.TaskGroup() as group,
+        ):
+            for watch in _watches(user.client, namespace, made):
+                group.create_task(watch.run())
+            group.create_task(_listen(made))
+            if steps:
+                group.create_task(made.advance())
+
+
+def _watches(
+    client: KubeClient, namespace: str, made: FakeCoordinators
+) -> tuple[Watch[Object], ...]:
+    def watch(resource: Any, changed: Any, selector: str = "") -> Watch[Object]:
+        return Watch(
+            client,
+            resource,
+            namespace=namespace,
+            labels=selector,
+            reduce=lambda found: found,
+            changed=changed,
+            delay=lambda _: 1.0,
+        )
+
+    trainers = f"{labels.ROLE}={labels.TRAINER}"
+    return watch(PODS, made.pod, trainers), watch(SECRETS, made.secret)
+
+
+async def _listen(made: FakeCoordinators) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sni_callback = made.choose
+    app = web.Application()
+    app.router.add_get(pod_contract.OPERATOR_STREAM_ROUTE, made.serve_stream)
+    app.router.add_put(pod_contract.ROSTER_ROUTE, made.take_roster)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    # All of 127.0.0.0/8, and nothing but that is reached here from another machine's address.
+    site = web.TCPSite(runner, "0.0.0.0", pod_contract.MEMBERSHIP_PORT, ssl_context=context)
+    await site.start()
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Serve until the process ends."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kubeconfig", type=Path)
+    parser.add_argument("namespace")
+    parser.add_argument("--no-steps", dest="steps", action="store_false")
+    options = parser.parse_args()
+    asyncio.run(serve(options.kubeconfig, options.namespace, steps=options.steps))
+
+
+if __name__ == "__main__":
+    main()

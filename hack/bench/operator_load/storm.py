@@ -1,0 +1,113 @@
+"""Pods of one job that change all the time: how long other jobs wait for the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+
+from hack.bench.operator_load import many_jobs
+from hack.bench.operator_load.job_manifests import NAMESPACE, job
+from rollcall_operator.api import labels
+from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
+from rollcall_operator.kube.watch import Watch
+from tests.integration.cluster_user import open_user
+
+if TYPE_CHECKING:
+    from hack.bench.operator_load.measured_operator import MeasuredOperator
+    from rollcall_operator.kube.client import Object
+    from tests.integration.cluster import Cluster
+    from tests.integration.cluster_user import ClusterUser
+
+EVENTS_PER_SECOND = 1000
+SECONDS = 60.0
+_SENDERS = 32
+_OTHERS, _ROLLOUTS = 20, 9
+_EVERY = 0.2
+
+
+async def storm_figures(cluster: Cluster, operator: MeasuredOperator) -> dict[str, Any]:
+    """The p99 of seconds from an edit of another job's pool until its Deployment follows."""
+    await many_jobs.operator_figures(cluster, operator, jobs=_OTHERS, rollouts=1)
+    async with open_user(cluster.admin, namespace=NAMESPACE, keep=True) as user:
+        await user.client.create(RL_JOBS, job(99_999, rollouts=_ROLLOUTS))
+        await operator.settled()
+        pods = await user.listed(
+            PODS, f"{labels.JOB}={job(99_999, rollouts=1)['metadata']['name']}"
+        )
+        stop = time.monotonic() + SECONDS
+        counts = [0] * _SENDERS
+        storm = [
+            asyncio.create_task(_change(user, pods, counts, number, stop))
+            for number in range(_SENDERS)
+        ]
+        seconds = await _edits(user, stop)
+        await asyncio.gather(*storm)
+    return {
+        "p99_seconds": round(statistics.quantiles(seconds, n=100)[98], 3),
+        "median_seconds": round(statistics.median(seconds), 3),
+        "edits": len(seconds),
+        "events_per_second": round(sum(counts) / SECONDS),
+    }
+
+
+async def _change(
+    user: ClusterUser, pods: tuple[Object, ...], counts: list[int], sender: int, stop: float
+) -> None:
+    """Annotations, at its share of EVENTS_PER_SECOND."""
+    pause, due = _SENDERS / EVENTS_PER_SECOND, time.monotonic()
+    for number in itertools.count():
+        if time.monotonic() > stop:
+            return
+        metadata = pods[(sender + number) % len(pods)]["metadata"]
+        await user.client.set_pod_annotation(
+            namespace=NAMESPACE,
+            name=metadata["name"],
+            uid=metadata["uid"],
+            key=f"storm/{sender}",
+            value=str(number),
+        )
+        counts[sender] += 1
+        due += pause
+        await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+
+async def _edits(user: ClusterUser, stop: float) -> list[float]:
+    """Pools of the other jobs go from one replica to two and back, one edit at a time."""
+    wanted: dict[str, tuple[int, asyncio.Event]] = {}
+
+    def changed(_: object, now: tuple[str, int] | None) -> None:
+        if now is not None and now[0] in wanted and wanted[now[0]][0] == now[1]:
+            wanted[now[0]][1].set()
+
+    watch = Watch(
+        user.client,
+        DEPLOYMENTS,
+        namespace=NAMESPACE,
+        reduce=lambda found: (found["metadata"]["name"], found["spec"]["replicas"]),
+        changed=changed,
+        delay=lambda _: 1.0,
+    )
+    task = asyncio.create_task(watch.run())
+    seconds = []
+    try:
+        await watch.listed.wait()
+        for number in itertools.count():
+            began = time.monotonic()
+            if began > stop:
+                return seconds
+            round_, other = divmod(number, _OTHERS)
+            pool = labels.pool_name(job(other, rollouts=1)["metadata"]["name"], "cpu")
+            replicas, followed = 2 - round_ % 2, asyncio.Event()
+            wanted[pool] = (replicas, followed)
+            await user.edit(ROLLOUT_POOLS, pool, {"spec": {"replicas": replicas}})
+            async with asyncio.timeout(60):
+                await followed.wait()
+            seconds.append(time.monotonic() - began)
+            await asyncio.sleep(_EVERY)
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    return seconds
