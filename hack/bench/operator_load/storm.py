@@ -91,7 +91,7 @@ async def _edits(user: ClusterUser, stop: float) -> list[float]:
         delay=lambda _: 1.0,
     )
     task = asyncio.create_task(watch.run())
-    seconds = []
+    seconds: list[float] = []
     try:
         await watch.listed.wait()
         for number in itertools.count():
