@@ -17,7 +17,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo demo-llm test fresh lint unit mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -38,6 +38,9 @@ lint: $(STAMP) ## Style, types, layers, drift of the generated files
 
 unit: $(STAMP) ## The fast tests alone
 	$(BIN)/python -m hack.test_parts unit
+
+docs: $(STAMP) ## The documentation as a site, results/docs/index.html; a broken link or diagram is an error
+	$(BIN)/python -m hack.docs
 
 mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
 	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)

@@ -62,8 +62,10 @@ PARTS = (
             "rollcall-operator crds --check",
             "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
             "rollcall-operator reference --check",
+            "python -m hack.docs.links",
         ),
     ),
+    Part(name="docs", minutes=0.3, commands=("python -m hack.docs",)),
     Part(
         name="unit",
         minutes=5,

@@ -1,0 +1,1 @@
+"""The documentation as a site (`make docs`), and the check of its links in `make lint`."""
