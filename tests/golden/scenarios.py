@@ -124,6 +124,23 @@ def suspended() -> JobSimulator:
     return simulator
 
 
+def suspended_and_resumed() -> JobSimulator:
+    simulator = suspended()
+    simulator.schedule()
+    simulator.edit({"spec.suspend": False})
+    simulator.converge(1)
+    return simulator
+
+
+def too_few_rollouts_are_left() -> JobSimulator:
+    simulator = running({"spec.membership.minRollouts": 2})
+    simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
+    simulator.reconcile(2)
+    simulator.report()
+    simulator.converge(2)
+    return simulator
+
+
 def scaled_up_and_down() -> JobSimulator:
     simulator = running()
     simulator.scale("bad-cpu", 8)
@@ -587,6 +604,8 @@ SCENARIOS: dict[str, Scenario] = {
         training_fails,
         deadline_passes,
         suspended,
+        suspended_and_resumed,
+        too_few_rollouts_are_left,
         scaled_up_and_down,
         without_rollouts,
         trainer_restarts_too_often,

@@ -149,10 +149,11 @@ PROBLEM_REASONS = frozenset(
 
 class EventReason(StrEnum):
     """Reasons that only events have. Events also use the reasons of conditions: PROBLEM_REASONS,
-    SUSPENDED, and those that a job ends with.
+    SUSPENDED, those for which training pauses, and those that a job ends with.
     """
 
     RUNNING = "Running"
+    RESUMED = "Resumed"
     EPOCH_OPENED = "EpochOpened"
     SESSION_REBUILT = "SessionRebuilt"
     ROLLOUT_MOVED = "RolloutMoved"

@@ -50,9 +50,9 @@ def pods_to_restart(view: JobView) -> list[PodFacts]:
     ]
 
 
-def after_restart(view: JobView) -> str:
+def after_restart(job: Manifest) -> str:
     """Where training goes on after a restart, for messages."""
-    if view.spec.trainer.checkpoint:
+    if job["spec"]["trainer"].get("checkpoint"):
         return "training then goes on from the last checkpoint"
     return "training then starts again at step 0, as spec.trainer.checkpoint is not set"
 

@@ -69,7 +69,7 @@ def decide_removals(view: JobView) -> RemovalDecision:
 def _restart_event(view: JobView, pods: list[PodFacts]) -> PlannedEvent:
     text = (
         f"trainer pods are deleted as requested by annotation {labels.RESTART_TRAINER} or kubectl "
-        f"rollout restart: {len(pods)}, the first is {pods[0].name}; {after_restart(view)}"
+        f"rollout restart: {len(pods)}, the first is {pods[0].name}; {after_restart(view.job)}"
     )
     return PlannedEvent.about(view.job, "Normal", EventReason.TRAINER_RESTARTED, text)
 

@@ -209,7 +209,7 @@ def _trainer_up_to_date(view: JobView) -> ConditionState:
         "spec.trainer.template or settings of the job have changed, and trainer pods run with the "
         f"former ones until they restart: {len(outdated)}, the first is {outdated[0].name}. "
         f"kubectl annotate rljob {view.name} -n {view.observed.namespace} "
-        f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(view)}'
+        f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(view.job)}'
     )
     return _false(kind, Reason.RESTART_NEEDED, text)
 

@@ -13,7 +13,9 @@ from rollcall_operator.api.conditions import (
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.model import Manifest, PlannedEvent
 from rollcall_operator.plan.status.session_history import unexpected_session_messages
+from rollcall_operator.plan.trainer_restart import after_restart
 
+_PAUSES = {Reason.TOO_FEW_ROLLOUTS, Reason.WAITING_FOR_REFERENCE}
 _COVERED = {JobCondition.FAILED, JobCondition.RUNNING}
 """The event of the phase covers these; that of JobFound covers a pool that is not Ready for it."""
 
@@ -60,9 +62,10 @@ def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     group = new.default_group
     if group is not None and new.epoch != old.epoch:
         record = group.history[-1]
+        rollouts = record.members - 1
         text = (
-            f"epoch {record.epoch} opened for the trainer and {record.members - 1} rollouts "
-            f"({record.cause}): {record.message}"
+            f"epoch {record.epoch} opened for the trainer and {rollouts} "
+            f"rollout{'' if rollouts == 1 else 's'} ({record.cause}): {record.message}"
         )
         yield PlannedEvent.about(job, "Normal", EventReason.EPOCH_OPENED, text)
 
@@ -71,6 +74,9 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     now = new.phase
     if now == old.phase or now is None:
         return
+    if old.phase == JobPhase.SUSPENDED and now in {JobPhase.STARTING, JobPhase.RUNNING}:
+        text = f"spec.suspend is false: the job's pods start; {after_restart(job)}"
+        yield PlannedEvent.about(job, "Normal", EventReason.RESUMED, text)
     if now in {JobPhase.SUCCEEDED, JobPhase.FAILED}:
         ended = next(c for c in new.conditions if c.type == now)
         severity = "Warning" if now == JobPhase.FAILED else "Normal"
@@ -79,6 +85,8 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     elif now == JobPhase.RESTARTING:
         text = "training is interrupted: the trainer restarts; condition TrainerReady says why"
         yield PlannedEvent.about(job, "Warning", Reason.RESTARTING, text)
+    elif now == JobPhase.STARTING and old.phase == JobPhase.RUNNING:
+        yield from _pause_event(job, new)
     elif now == JobPhase.RUNNING:
         before = old.phase or "not set"
         text = f"training is in progress (phase was {before})"
@@ -86,3 +94,11 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     elif now == JobPhase.SUSPENDED:
         text = "spec.suspend is true: the job's pods are being deleted"
         yield PlannedEvent.about(job, "Normal", Reason.SUSPENDED, text)
+
+
+def _pause_event(job: Manifest, new: RLJobStatus) -> Iterator[PlannedEvent]:
+    """Why a job that was training waits, unless another event says it."""
+    running = next(c for c in new.conditions if c.type == JobCondition.RUNNING)
+    if running.reason in _PAUSES:
+        text = f"{running.message}; training then goes on by itself"
+        yield PlannedEvent.about(job, "Warning", Reason(running.reason), text)
