@@ -62,6 +62,7 @@ PARTS = (
             "rollcall-operator crds --check",
             "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
             "rollcall-operator reference --check",
+            "python -m hack.docs.cli_reference --check",
             "python -m hack.docs.links",
         ),
     ),

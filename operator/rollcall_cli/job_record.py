@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollcall_operator.api.labels import JOB, ROLE, TRAINER
@@ -51,6 +51,16 @@ class JobRecord:
         """The status of the default sync group; empty before the first epoch."""
         groups: Sequence[dict[str, Any]] = self.status.get("syncGroups") or ({},)
         return groups[0]
+
+    def as_json(self) -> dict[str, Any]:
+        """All of it, as `rollcall report -o json` writes it."""
+        return {
+            "job": self.job,
+            "pools": list(self.pools),
+            "events": list(self.events),
+            "steps": [asdict(row) for row in self.steps],
+            "missing": list(self.missing),
+        }
 
 
 class NoSuchJobError(Exception):

@@ -26,8 +26,9 @@ from rollcall_operator.kube.errors import ApiError, UnreachableError
 from rollcall_protocol import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+_STANDARD_OUTPUT = Path("-")
 _SCREENS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
     "status": (
         "one screen: what the job does now and waits for, who is behind, its last epochs",
@@ -50,7 +51,7 @@ _SCREENS: dict[str, tuple[str, Callable[..., Any], tuple[str, ...]]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         return int(asyncio.run(options.run(options)))
     except KeyboardInterrupt:
@@ -67,64 +68,89 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    whole = argparse.ArgumentParser(
         prog="rollcall", description="Looks at RLJobs and their rollouts in a cluster."
     )
-    parser.add_argument("--version", action="version", version=__version__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    whole.add_argument("--version", action="version", version=__version__)
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
     for name, (text, *_) in _SCREENS.items():
-        screen = commands.add_parser(name, help=text)
-        screen.add_argument("job", help="name of the RLJob")
-        screen.add_argument("-o", "--output", choices=["json"], help="JSON in place of tables")
-        screen.set_defaults(run=_show, command=name)
-        add_cluster_options(screen)
-    watching = commands.add_parser("watch", help="status, again and again, until Ctrl-C")
-    watching.add_argument("job", help="name of the RLJob")
-    watching.add_argument("--every", type=float, default=2.0, metavar="SECONDS")
-    watching.set_defaults(run=_watch)
-    add_cluster_options(watching)
+        _add(commands, name, _show, text, as_json="JSON in place of tables")
+    _add_watch(commands)
     _add_logs(commands)
-    for name, text in (
-        ("suspend", "set spec.suspend: the pods end, the last checkpoint is kept"),
-        ("resume", "take spec.suspend back: training goes on from the last checkpoint"),
-    ):
-        change = commands.add_parser(name, help=text)
-        change.add_argument("job", help="name of the RLJob")
-        change.set_defaults(run=_suspend_or_resume, command=name)
-        add_cluster_options(change)
-    draining = commands.add_parser(
-        "drain", help="delete a rollout's pod: its prompts move, and another one takes its place"
+    _add(
+        commands,
+        "suspend",
+        _suspend_or_resume,
+        "set spec.suspend: the pods end, the last checkpoint is kept",
     )
-    draining.add_argument("pod", help="name of the rollout's pod")
-    draining.set_defaults(run=_drain)
-    add_cluster_options(draining)
-    report = commands.add_parser(
-        "report",
-        help="write one HTML file: reward, loss, staleness, throughput, idle time and weight sync "
-        "over time, epochs, sessions, events, and the spec",
+    _add(
+        commands,
+        "resume",
+        _suspend_or_resume,
+        "take spec.suspend back: training goes on from the last checkpoint",
     )
-    report.add_argument("job", help="name of the RLJob")
-    report.add_argument(
-        "-o", "--output", type=Path, help="the file, or - for standard output (JOB-report.html)"
+    _add(
+        commands,
+        "drain",
+        _drain,
+        "delete a rollout's pod: its prompts move, and another one takes its place",
+        about=("pod", "name of the rollout's pod"),
     )
-    report.set_defaults(run=_report)
-    add_cluster_options(report)
-    return parser
+    _add_report(commands)
+    return whole
+
+
+def _add(
+    commands: Any,
+    name: str,
+    run: Callable[[argparse.Namespace], Awaitable[int]],
+    text: str,
+    *,
+    about: tuple[str, str] = ("job", "name of the RLJob"),
+    as_json: str = "JSON in place of a sentence",
+) -> argparse.ArgumentParser:
+    """A command about one object, with the options that all have."""
+    command: argparse.ArgumentParser = commands.add_parser(name, help=text, description=text)
+    command.add_argument(about[0], help=about[1])
+    command.add_argument("-o", "--output", choices=["json"], help=as_json)
+    command.set_defaults(run=run, command=name)
+    add_cluster_options(command)
+    return command
+
+
+def _add_watch(commands: Any) -> None:
+    text = "status, again and again, until Ctrl-C"
+    watch = _add(
+        commands, "watch", _watch, text, as_json="an object in each line in place of a screen"
+    )
+    watch.add_argument(
+        "--every", type=float, default=2.0, metavar="SECONDS", help="between two readings (2)"
+    )
 
 
 def _add_logs(commands: Any) -> None:
-    logs = commands.add_parser(
-        "logs", help="the logs of trainer and rollouts as one, in the order of time"
-    )
-    logs.add_argument("job", help="name of the RLJob")
+    text = "the logs of trainer and rollouts as one, in the order of time"
+    logs = _add(commands, "logs", _logs, text, as_json="an object in each line")
     logs.add_argument("--epoch", type=int, help="lines of this epoch")
     logs.add_argument("--step", type=int, help="lines until this step, from the one before on")
     logs.add_argument("--since", type=int, metavar="SECONDS", help="lines that are not older")
     logs.add_argument("--tail", type=int, default=5000, metavar="LINES", help="of each pod (5000)")
-    logs.add_argument("-o", "--output", choices=["json"], help="an object in each line")
-    logs.set_defaults(run=_logs)
-    add_cluster_options(logs)
+
+
+def _add_report(commands: Any) -> None:
+    text = (
+        "write one HTML file: reward, loss, staleness, throughput, idle time and weight sync over "
+        "time, epochs, sessions, events, and the spec"
+    )
+    report = _add(commands, "report", _report, text, as_json="what the file is made of, as JSON")
+    report.add_argument(
+        "-f",
+        "--file",
+        type=Path,
+        help="where to write, - for standard output (JOB-report.html; with -o json -)",
+    )
 
 
 async def _show(options: argparse.Namespace) -> int:
@@ -141,7 +167,8 @@ async def _show(options: argparse.Namespace) -> int:
 
 async def _watch(options: argparse.Namespace) -> int:
     async with chosen_cluster(options) as (client, namespace):
-        await live.watch(client, namespace=namespace, job=options.job, every=options.every)
+        show = live.print_lines if options.output == "json" else live.watch
+        await show(client, namespace=namespace, job=options.job, every=options.every)
     return 0
 
 
@@ -164,32 +191,39 @@ async def _logs(options: argparse.Namespace) -> int:
 async def _suspend_or_resume(options: argparse.Namespace) -> int:
     async with chosen_cluster(options) as (client, namespace):
         suspended = options.command == "suspend"
-        print(
-            await set_suspended(client, namespace=namespace, name=options.job, suspended=suspended)
+        change = await set_suspended(
+            client, namespace=namespace, name=options.job, suspended=suspended
         )
-    return 0
+    return _print_change(options, change)
 
 
 async def _drain(options: argparse.Namespace) -> int:
     async with chosen_cluster(options) as (client, namespace):
-        print(await drain(client, namespace=namespace, pod=options.pod))
+        change = await drain(client, namespace=namespace, pod=options.pod)
+    return _print_change(options, change)
+
+
+def _print_change(options: argparse.Namespace, change: Mapping[str, Any]) -> int:
+    print(json.dumps(change, indent=2) if options.output == "json" else change["message"])
     return 0
 
 
 async def _report(options: argparse.Namespace) -> int:
-    from rollcall_cli.report.page import render  # noqa: PLC0415 - matplotlib, for this alone
-
     async with chosen_cluster(options) as (client, namespace):
         record = await read_job(client, namespace=namespace, name=options.job)
-    text = render(record)
-    path: Path = options.output or Path(f"{options.job}-report.html")
-    if str(path) == "-":
-        sys.stdout.write(text)
-        return 0
-    await asyncio.to_thread(_write, path, text)
+    if options.output == "json":
+        text, path = json.dumps(record.as_json(), indent=2), options.file or _STANDARD_OUTPUT
+    else:
+        from rollcall_cli.report.page import render  # noqa: PLC0415 - matplotlib, for this alone
+
+        text, path = render(record), options.file or Path(f"{options.job}-report.html")
+    if path == _STANDARD_OUTPUT:
+        print(text)
+    else:
+        await asyncio.to_thread(_write, path, text)
+        print(path)
     for sentence in record.missing:
         print(f"rollcall: {sentence}", file=sys.stderr)
-    print(path)
     return 0
 
 

@@ -18,7 +18,7 @@ from rollcall_protocol import __version__
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    options = _parser().parse_args(argv)
+    options = parser().parse_args(argv)
     if options.command == "run":
         return _run(options)
     if options.command == "crds":
@@ -31,12 +31,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    whole = argparse.ArgumentParser(
         prog="rollcall-operator",
         description="Kubernetes operator for reinforcement-learning jobs with elastic rollouts.",
     )
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = whole.add_subparsers(dest="command", required=True)
     config.add_arguments(commands.add_parser("run", help="run the operator"))
     for command, what, folder in (
         ("crds", "custom resource definitions", Path("crds")),
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         help="namespace of manifests that set none (default: default)",
     )
     commands.add_parser("version", help="print the version")
-    return parser
+    return whole
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+
+from rollcall_cli.report.timeline import GREEN, GREY, ORANGE, RED, Mark, draw_rows, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,10 +17,8 @@ if TYPE_CHECKING:
     from rollcall_cli.job_record import JobRecord
     from rollcall_protocol.step_history import StepRow
 
-_GREY = "#777777"
-_BLUE, _ORANGE, _GREEN, _RED = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728"
-_EPOCH_COLOURS = {"MemberLost": _RED, "CoordinatorReplaced": _RED, "MembersJoined": _GREEN}
-_PANEL_INCHES = 1.7
+_BLUE = "#1f77b4"
+_PANEL_INCHES, _ROW_INCHES = 1.7, 0.2
 
 
 def draw(record: JobRecord) -> str:
@@ -28,21 +27,36 @@ def draw(record: JobRecord) -> str:
     panels = [panel for panel in _PANELS if any(_has(row, panel) for row in steps)]
     if not panels:
         return ""
-    figure = Figure(figsize=(10, 1 + _PANEL_INCHES * len(panels)), layout="constrained")
-    every: list[Axes] = list(figure.subplots(len(panels), sharex=True, squeeze=False)[:, 0])
-    began = steps[0].time
-    for axes, (title, _, plot) in zip(every, panels, strict=True):
+    began, ended = steps[0].time, steps[-1].time
+    happened = marks(record, began=began, ended=ended)
+    rows = len({mark.row for mark in happened})
+    inches = [_ROW_INCHES * (rows + 1)] * bool(rows) + [_PANEL_INCHES] * len(panels)
+    figure = Figure(figsize=(10, 1 + sum(inches)), layout="constrained")
+    grid = figure.subplots(len(inches), sharex=True, squeeze=False, height_ratios=inches)
+    every: list[Axes] = list(grid[:, 0])
+    if rows:
+        draw_rows(every[0], happened, began=began)
+    for axes, (title, _, plot) in zip(every[bool(rows) :], panels, strict=True):
         plot(axes, steps, began)
         axes.set_ylabel(title, fontsize=8)
-        axes.tick_params(labelsize=7)
-        axes.grid(alpha=0.25)
         if axes.get_legend_handles_labels()[0]:
             axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
-    _epochs(every, record, began=began, ended=steps[-1].time)
+    for axes in every:
+        axes.tick_params(labelsize=7)
+        axes.grid(alpha=0.25)
+        _epoch_lines(axes, happened, began)
     every[-1].set_xlabel("minutes since the first step was recorded", fontsize=8)
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     return inline_svg(text.getvalue())
+
+
+def _epoch_lines(axes: Axes, happened: Sequence[Mark], began: float) -> None:
+    """A dotted line where an epoch was opened."""
+    for mark in happened:
+        if mark.is_epoch:
+            minute = (mark.time - began) / 60
+            axes.axvline(minute, color=mark.colour, linewidth=0.8, linestyle=":")
 
 
 def inline_svg(document: str) -> str:
@@ -68,7 +82,7 @@ def _reward(axes: Axes, steps: Sequence[StepRow], began: float) -> None:
         label="least to greatest",
     )
     _line(axes, steps, began, "reward/mean", color=_BLUE, label="mean of the batch")
-    _line(axes, steps, began, "eval/reward/mean", color=_ORANGE, marker="o", label="held out")
+    _line(axes, steps, began, "eval/reward/mean", color=ORANGE, marker="o", label="held out")
 
 
 def _several(*lines: tuple[str, str, str]) -> Callable[[Axes, Sequence[StepRow], float], None]:
@@ -93,14 +107,14 @@ _PANELS: tuple[Panel, ...] = (
         _several(
             ("actor/pg_loss", "policy", _BLUE),
             ("train/loss", "training", _BLUE),
-            ("val/loss", "held out", _ORANGE),
+            ("val/loss", "held out", ORANGE),
         ),
     ),
     (
         "staleness\n(versions)",
         ("staleness/mean",),
         _several(
-            ("staleness/max", "oldest prompt of the batch", _ORANGE),
+            ("staleness/max", "oldest prompt of the batch", ORANGE),
             ("staleness/mean", "mean", _BLUE),
         ),
     ),
@@ -118,53 +132,28 @@ _PANELS: tuple[Panel, ...] = (
         "step (s)",
         ("timing_s/step",),
         _several(
-            ("timing_s/step", "whole", _GREY),
+            ("timing_s/step", "whole", GREY),
             ("timing_s/train", "training", _BLUE),
-            ("timing_s/wait_for_batch", "wait for a batch", _ORANGE),
-            ("timing_s/wait_for_publish", "wait for the version before", _RED),
+            ("timing_s/wait_for_batch", "wait for a batch", ORANGE),
+            ("timing_s/wait_for_publish", "wait for the version before", RED),
         ),
     ),
     (
         "weight sync (s)",
         ("timing_s/stage",),
         _several(
-            ("timing_s/snapshot", "copy", _GREEN),
+            ("timing_s/snapshot", "copy", GREEN),
             ("timing_s/stage", "stage", _BLUE),
-            ("timing_s/commit", "commit", _ORANGE),
+            ("timing_s/commit", "commit", ORANGE),
         ),
     ),
     (
         "tokens of\na response",
         ("response_length/mean",),
-        _several(("response_length/mean", "mean", _BLUE), ("response_length/max", "most", _GREY)),
+        _several(("response_length/mean", "mean", _BLUE), ("response_length/max", "most", GREY)),
     ),
 )
 
 
 def _has(row: StepRow, panel: Panel) -> bool:
     return any(name in row.figures for name in panel[1])
-
-
-def _epochs(every: Sequence[Axes], record: JobRecord, *, began: float, ended: float) -> None:
-    """A line through all panels where an epoch was opened, with its cause on the first."""
-    for epoch in record.default_group.get("history") or ():
-        opened = _seconds(epoch["time"])
-        if not began <= opened <= ended:
-            continue
-        minute = (opened - began) / 60
-        colour = _EPOCH_COLOURS.get(epoch["cause"], _GREY)
-        for axes in every:
-            axes.axvline(minute, color=colour, linewidth=0.8, linestyle=":")
-        every[0].annotate(
-            f"{epoch['epoch']} {epoch['cause']}",
-            (minute, 1.02),
-            xycoords=("data", "axes fraction"),
-            rotation=30,
-            fontsize=6,
-            color=colour,
-        )
-
-
-def _seconds(time: str) -> float:
-    """Since 1970, of a Kubernetes timestamp."""
-    return datetime.fromisoformat(time).timestamp()

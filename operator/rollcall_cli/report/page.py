@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollcall_cli.job_record import JobRecord
+
+_TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z$")
 
 Table = tuple[str, tuple[str, ...], "Sequence[Sequence[Any]]"]
 """Title, heads of columns, rows."""
@@ -58,7 +61,7 @@ def _facts(record: JobRecord) -> list[tuple[str, Any]]:
         ("completed", status.get("completionTime")),
         ("no report since", status.get("staleSince")),
     ]
-    return [(name, value) for name, value in found if value not in (None, "")]
+    return [(name, _cell(value)) for name, value in found if value not in (None, "")]
 
 
 # Of each column its field in the status, and its head.
@@ -66,10 +69,10 @@ _CONDITIONS = {
     "type": "condition",
     "status": "status",
     "reason": "reason",
-    "lastTransitionTime": "since",
+    "lastTransitionTime": "since (UTC)",
     "message": "message",
 }
-_EVENTS = ("time", "type", "reason", "message")
+_EVENTS = ("time (UTC)", "type", "reason", "message")
 
 
 def _tables(record: JobRecord) -> list[Table]:
@@ -79,19 +82,30 @@ def _tables(record: JobRecord) -> list[Table]:
         _table("Epochs", EPOCHS, group.get("history")),
         _table("Sessions", SESSIONS, group.get("sessions")),
         _table("Pools", POOLS, status.get("pools")),
-        ("Events", _EVENTS, sorted(_event(event) for event in record.events)),
+        ("Events", _EVENTS, [_event(event) for event in sorted(record.events, key=_last_seen)]),
     ]
 
 
 def _table(
     title: str, columns: Mapping[str, str], objects: Sequence[Mapping[str, Any]] | None
 ) -> Table:
-    rows = [[found.get(name, "") for name in columns] for found in objects or ()]
+    rows = [[_cell(found.get(name, "")) for name in columns] for found in objects or ()]
     return title, tuple(columns.values()), rows
 
 
 def _event(event: Mapping[str, Any]) -> list[str]:
-    """Of events.k8s.io/v1: the time is when it was last seen."""
+    return [
+        _cell(_last_seen(event)),
+        *(str(event.get(name) or "") for name in ("type", "reason", "note")),
+    ]
+
+
+def _last_seen(event: Mapping[str, Any]) -> str:
+    """Of events.k8s.io/v1."""
     series = event.get("series") or {}
-    time = series.get("lastObservedTime") or event.get("eventTime") or ""
-    return [str(time), *(str(event.get(name) or "") for name in ("type", "reason", "note"))]
+    return str(series.get("lastObservedTime") or event.get("eventTime") or "")
+
+
+def _cell(value: Any) -> Any:
+    """Times of the API to the second, as people read them."""
+    return _TIME.sub(r"\1 \2", value) if isinstance(value, str) else value

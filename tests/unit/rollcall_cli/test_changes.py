@@ -44,13 +44,15 @@ class Cluster:
         self.deleted.append((name, uid))
 
 
-async def suspend(cluster: Cluster, name: str = "reverse", *, suspended: bool = True) -> str:
+async def suspend(
+    cluster: Cluster, name: str = "reverse", *, suspended: bool = True
+) -> dict[str, Any]:
     return await set_suspended(
         cast("KubeClient", cluster), namespace="team", name=name, suspended=suspended
     )
 
 
-async def drained(cluster: Cluster, pod: str) -> str:
+async def drained(cluster: Cluster, pod: str) -> dict[str, Any]:
     return await drain(cast("KubeClient", cluster), namespace="team", pod=pod)
 
 
@@ -67,14 +69,18 @@ async def test_a_job_is_suspended_and_resumed(
     spec: dict[str, Any], suspended: bool, says: str
 ) -> None:
     cluster = Cluster(spec)
-    assert says in await suspend(cluster, suspended=suspended)
+    said = await suspend(cluster, suspended=suspended)
+    assert says in said.pop("message")
+    assert said == {"namespace": "team", "job": "reverse", "suspended": suspended, "changed": True}
     assert cluster.merged == [{"spec": {"suspend": suspended}}]
 
 
 @pytest.mark.parametrize("suspended", [True, False])
 async def test_what_is_so_already_is_said_and_not_written(suspended: bool) -> None:
     cluster = Cluster({"suspend": suspended})
-    assert "already" in await suspend(cluster, suspended=suspended)
+    said = await suspend(cluster, suspended=suspended)
+    assert "already" in said["message"]
+    assert not said["changed"]
     assert cluster.merged == []
 
 
@@ -86,7 +92,10 @@ async def test_a_job_that_is_not_there_is_an_error() -> None:
 async def test_a_rollout_drains_by_its_uid() -> None:
     cluster = Cluster()
     said = await drained(cluster, "reverse-cpu-a")
-    assert "reverse-cpu-a drains: job reverse gives its prompts to other rollouts" in said
+    assert (
+        "reverse-cpu-a drains: job reverse gives its prompts to other rollouts" in said["message"]
+    )
+    assert (said["pod"], said["job"], said["pool"]) == ("reverse-cpu-a", "reverse", "cpu")
     assert cluster.deleted == [("reverse-cpu-a", "u1")]
 
 

@@ -1,6 +1,7 @@
 """The live screen goes on where the API server does not answer."""
 
 import asyncio
+import json
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
@@ -60,3 +61,24 @@ async def test_the_newest_status_and_an_outage_are_shown(
 async def test_what_cannot_be_read_at_first_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UnreachableError):
         await watched(monkeypatch, UnreachableError("no answer"))
+
+
+async def test_as_json_each_reading_is_a_line_and_an_outage_goes_to_standard_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[dict[str, Any] | Exception] = [SUMMARY, UnreachableError("no answer"), SUMMARY]
+
+    async def read(*_: Any, **__: Any) -> dict[str, Any]:
+        if not answers:
+            raise asyncio.CancelledError
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(live, "read_summary", read)
+    with pytest.raises(asyncio.CancelledError):
+        await live.print_lines(cast("KubeClient", None), namespace="team", job="reverse", every=0.0)
+    out, err = capsys.readouterr()
+    assert [json.loads(line)["name"] for line in out.splitlines()] == ["reverse", "reverse"]
+    assert err == "rollcall: not read again: no answer\n"

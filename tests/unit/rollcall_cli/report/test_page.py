@@ -45,8 +45,29 @@ def test_each_figure_that_was_recorded_has_a_panel() -> None:
     labels = texts(draw(record()))
     for title in ("reward", "loss", "tokens a second", "step (s)", "weight sync (s)"):
         assert title in labels
-    assert "2 MemberLost" in labels
-    assert "1 JobStarted" not in labels, "it was before the first step"
+
+
+def test_epochs_rebuilt_sessions_and_warnings_have_rows_above_the_same_axis() -> None:
+    at = "2027-01-15T08:00:40Z"
+    lost = {"session": "2.1.1", "cause": "MemberLost", "time": at}
+    follows = {"session": "2.1.2", "cause": "NewRoster", "time": at}
+    groups = [job()["status"]["syncGroups"][0] | {"sessions": [lost, follows]}]
+    events = [
+        {"type": "Warning", "reason": "Restarting", "eventTime": at},
+        {"type": "Warning", "reason": "TooEarly", "eventTime": "2027-01-15T07:00:00Z"},
+        {"type": "Normal", "reason": "Running", "eventTime": at},
+    ]
+    labels = texts(draw(record(job=job(syncGroups=groups), events=events)))
+    for row in ("epoch: MemberLost", "session: MemberLost", "warning: Restarting"):
+        assert row in labels
+    for row in ("epoch: JobStarted", "NewRoster", "TooEarly", "Running"):
+        assert row not in labels, "before the first step, or nothing unusual"
+
+
+def test_times_are_read_in_utc_to_the_second() -> None:
+    page = render(record())
+    assert "<td>2027-01-15 08:00:35</td>" in page
+    assert "08:00:35.5" not in page
 
 
 def test_figures_that_were_not_recorded_have_none() -> None:

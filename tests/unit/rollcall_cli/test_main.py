@@ -1,0 +1,114 @@
+"""The commands: each answers in JSON too, and says where it wrote what."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_cli import job_logs, live
+from rollcall_cli import main as command
+from rollcall_cli.job_logs import LogLine
+from rollcall_cli.job_record import NoSuchJobError
+from rollcall_cli.job_summary import summarize
+from tests.unit.rollcall_cli.example_record import record
+
+COMMANDS = (
+    *("status", "epochs", "pools", "watch", "logs", "suspend", "resume", "drain", "report"),
+)
+
+
+@pytest.fixture(autouse=True)
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster with one job, whose answers are those that other tests know."""
+
+    @asynccontextmanager
+    async def opened(_: Any) -> AsyncIterator[tuple[None, str]]:
+        yield None, "team"
+
+    async def change(*_: Any, **asked: Any) -> dict[str, Any]:
+        return {"message": "it drains"} | asked
+
+    async def read_job(*_: Any, **__: Any) -> Any:
+        return record(missing=["the figures could not be read"])
+
+    async def read_summary(*_: Any, name: str, **__: Any) -> dict[str, Any]:
+        if name != "reverse":
+            raise NoSuchJobError("there is no such RLJob")
+        return summarize(record(), [])
+
+    async def read_logs(*_: Any, **__: Any) -> Any:
+        return [
+            LogLine("08:00:01", "a", "info", "joined", 1),
+            LogLine("08:00:02", "a", "", "x"),
+        ], []
+
+    async def print_lines(*_: Any, **__: Any) -> None:
+        print(json.dumps({"name": "reverse"}))
+
+    monkeypatch.setattr(command, "chosen_cluster", opened)
+    monkeypatch.setattr(command, "drain", change)
+    monkeypatch.setattr(command, "set_suspended", change)
+    monkeypatch.setattr(command, "read_job", read_job)
+    monkeypatch.setattr(command, "read_summary", read_summary)
+    monkeypatch.setattr(job_logs, "read_logs", read_logs)
+    monkeypatch.setattr(live, "print_lines", print_lines)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_answers_in_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main([name, "reverse", "-o", "json"]) == 0
+    text = capsys.readouterr().out
+    lines = name in {"logs", "watch"}
+    found = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
+    assert all(isinstance(answer, dict) and answer for answer in found)
+
+
+def test_there_is_no_other_command() -> None:
+    (commands,) = (a for a in command.parser()._actions if a.dest == "==SUPPRESS==" or a.choices)
+    assert set(commands.choices or ()) == set(COMMANDS)
+
+
+def test_a_report_is_written_where_it_is_asked_for_and_its_path_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new" / "report.html"
+    assert command.main(["report", "reverse", "--file", str(path)]) == 0
+    out, err = capsys.readouterr()
+    assert out == f"{path}\n"
+    assert err == "rollcall: the figures could not be read\n"
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_report_has_a_name_of_its_own_or_goes_to_standard_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["report", "reverse"]) == 0
+    assert (tmp_path / "reverse-report.html").exists()
+    capsys.readouterr()
+    assert command.main(["report", "reverse", "-f", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+
+
+def test_a_report_as_json_has_all_that_the_page_is_made_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert command.main(["report", "reverse", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["job"]["metadata"]["name"] == "reverse"
+    assert [step["step"] for step in found["steps"]] == list(range(1, 10))
+    assert found["steps"][0]["figures"]["reward/mean"] == 0.1
+    assert found["missing"] == ["the figures could not be read"]
+
+
+def test_what_was_changed_is_said_in_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["drain", "reverse-cpu-a"]) == 0
+    assert capsys.readouterr().out == "it drains\n"
+
+
+def test_a_job_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["status", "revers"]) == 1
+    assert capsys.readouterr().err == "rollcall: there is no such RLJob\n"
