@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 _HEAD = """\
 # Commands
 
-Every command and option, generated from the programs by `python -m hack.docs.cli_reference --write`;
+Every command and option, made from the programs by `python -m hack.docs.cli_reference --write`;
 do not edit. [api.md](api.md#commands) says what the commands of `rollcall` are for. Called
 `kubectl-rollcall` on the PATH, the same program is a plugin: `kubectl rollcall status JOB`.
 """
