@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollcall_cli.job_record import JobRecord, get_job
-from rollcall_operator.api.conditions import JobCondition
+from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.labels import JOB, POOL, ROLE, ROLLOUT
 from rollcall_operator.kube.resources import PODS
 from rollcall_protocol.pod_contract import READINESS_GATE
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient, Object
 
 _USUALLY_FALSE = {JobCondition.SUSPENDED, JobCondition.FAILED, JobCondition.SUCCEEDED}
+_FOLLOWS = {Reason.SUSPENDED, Reason.FINISHED}
 
 
 async def read_summary(client: KubeClient, *, namespace: str, name: str) -> dict[str, Any]:
@@ -54,10 +55,14 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
 
 
 def problems(status: Mapping[str, Any]) -> Iterator[dict[str, str]]:
-    """The conditions that are not as those of a job that trains."""
+    """The conditions that are not as those of a job that trains.
+
+    Of a job that is suspended or has finished the others only follow from that.
+    """
     for condition in status.get("conditions") or ():
         usual = "False" if condition["type"] in _USUALLY_FALSE else "True"
-        if condition["status"] != usual:
+        follows = usual == "True" and condition.get("reason") in _FOLLOWS
+        if condition["status"] != usual and not follows:
             yield {
                 key: str(condition.get(key, ""))
                 for key in ("type", "reason", "message", "lastTransitionTime")

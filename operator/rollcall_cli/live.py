@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group
 from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Column, Table
+from rich.text import Text
 
 from rollcall_cli.job_summary import read_summary
 from rollcall_cli.screens import status_screen
 from rollcall_operator.kube.errors import ApiError, UnreachableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Mapping
 
     from rich.console import RenderableType
 
     from rollcall_operator.kube.client import KubeClient
+
+
+_PACE_SECONDS = 120.0
 
 
 async def watch(
@@ -31,14 +37,21 @@ async def watch(
     NoSuchJobError, ApiError or UnreachableError if the first reading fails.
     """
     shown: RenderableType = ""
-    console = console or Console(highlight=False)
+    console, pace = console or Console(highlight=False), Pace()
     with Live(console=console, screen=True, auto_refresh=False) as screen:
         async for found in _readings(client, namespace, job, every):
             if isinstance(found, Exception):
-                screen.update(Group(shown, "", f"Not read again: {found}"), refresh=True)
+                above = Text(f"Not read again: {found}", style="bold red")
             else:
-                shown = status_screen(found, now=time.time())
-                screen.update(shown, refresh=True)
+                now = time.time()
+                progress = _progress(found, pace.words(found, now))
+                shown = Group(*progress, status_screen(found, now=now))
+                above = Text(
+                    f"Read {time.strftime('%H:%M:%S', time.localtime(now))}, again every {every:g} "
+                    "s. Ctrl-C ends this.",
+                    style="dim",
+                )
+            screen.update(Group(above, shown), refresh=True)  # a small screen cuts what is below
 
 
 async def print_lines(client: KubeClient, *, namespace: str, job: str, every: float) -> None:
@@ -67,3 +80,35 @@ async def _readings(
             yield error
         first = False
         await asyncio.sleep(every)
+
+
+def _progress(summary: Mapping[str, Any], pace: str) -> list[RenderableType]:
+    """A bar for the steps that were made, and how fast they follow each other."""
+    if "maxSteps" not in summary:
+        return []
+    bar = ProgressBar(total=summary["maxSteps"], completed=summary.get("step", 0))
+    line = Table.grid(Column(ratio=1), Column(no_wrap=True), padding=(0, 2), expand=True)
+    line.add_row(bar, Text(pace, style="dim"))
+    return [line, ""]
+
+
+class Pace:
+    """How fast steps follow each other, from the readings of the last two minutes."""
+
+    def __init__(self) -> None:
+        """Without a reading there is none."""
+        self._read: list[tuple[float, int]] = []  # Unix seconds, step
+
+    def words(self, summary: Mapping[str, Any], now: float) -> str:
+        """Such as `12.5 steps a minute, about 4 min left`; nothing while none was made."""
+        step, most = summary.get("step", 0), summary.get("maxSteps", 0)
+        if self._read and step < self._read[-1][1]:  # the trainer has restarted
+            self._read.clear()
+        self._read = [*(one for one in self._read if now - one[0] <= _PACE_SECONDS), (now, step)]
+        since, first = self._read[0]
+        if step == first or summary.get("phase") != "Running":
+            return ""
+        a_second = (step - first) / (now - since)
+        left = (most - step) / a_second
+        time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
+        return f"{a_second * 60:.1f} steps a minute, about {time_left} left"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-SHOWN_EPOCHS = 5
+SHOWN_EPOCHS, SHOWN_ROLLOUTS = 5, 8
 _EPOCHS = EPOCHS | {"time": "opened"}
 _SESSIONS = {"session": "session", "group": "group"} | SESSIONS | {"time": "usable"}
 _ROLLOUTS = {
@@ -41,7 +41,10 @@ def status_screen(summary: Mapping[str, Any], *, now: float) -> RenderableType:
         parts.append(_table(POOLS, summary["pools"], now))
     if behind:
         parts += ["", "These rollouts do not serve the current weights:"]
-        parts.append(_table(_ROLLOUTS, behind, now))
+        parts.append(_table(_ROLLOUTS, behind[:SHOWN_ROLLOUTS], now))
+        more = len(behind) - SHOWN_ROLLOUTS
+        if more > 0:
+            parts.append(Text(f"and {more} more; rollcall pools {summary['name']} lists all"))
     if summary.get("epochs"):
         latest = summary["epochs"][-SHOWN_EPOCHS:]
         parts += ["", _table(_EPOCHS, latest, now)]

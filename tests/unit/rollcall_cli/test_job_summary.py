@@ -87,6 +87,13 @@ def test_problems_are_the_conditions_of_no_job_that_trains(
     assert [problem["type"] for problem in found["problems"]] == [kind] * is_problem
 
 
+@pytest.mark.parametrize(("cause", "reason"), [("Suspended", "Suspended"), ("Failed", "Finished")])
+def test_what_only_follows_from_the_end_of_a_job_is_no_problem(cause: str, reason: str) -> None:
+    conditions = [condition("TrainerReady", "False", reason), condition(cause, "True", "Why")]
+    found = summarize(record(job=job(conditions=conditions)), [])
+    assert [problem["type"] for problem in found["problems"]] == [cause]
+
+
 def test_a_rollout_says_what_its_readiness_gate_says() -> None:
     serves, behind = describe_rollout(SERVES), describe_rollout(BEHIND)
     assert serves == {

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from io import StringIO
 from typing import TYPE_CHECKING, Any, cast
 
@@ -50,12 +51,28 @@ async def watched(monkeypatch: pytest.MonkeyPatch, *answers: dict[str, Any] | Ex
     return file.getvalue()
 
 
+def test_the_pace_is_that_of_the_last_readings_and_begins_again_with_the_trainer() -> None:
+    pace, running = live.Pace(), {"phase": "Running", "maxSteps": 100}
+    assert pace.words(running | {"step": 10}, 0.0) == ""
+    assert pace.words(running | {"step": 20}, 60.0) == "10.0 steps a minute, about 8 min left"
+    assert pace.words(running | {"step": 80}, 180.0) == "30.0 steps a minute, about 40 s left"
+    assert pace.words(running | {"step": 60}, 190.0) == ""
+    assert pace.words(running | {"step": 60, "phase": "Starting"}, 200.0) == ""
+
+
 async def test_the_newest_status_and_an_outage_are_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     text = await watched(monkeypatch, SUMMARY, UnreachableError("no answer"), SUMMARY)
     assert text.count("team/reverse: Running, step 9 of 10") == 3
     assert text.count("Not read again: no answer") == 1
+    assert text.count("Ctrl-C ends this") == 2
+
+
+async def test_the_screen_has_a_bar_and_the_pace_of_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = await watched(monkeypatch, SUMMARY | {"step": 1}, SUMMARY | {"step": 2})
+    assert "━━━" in text
+    assert re.search(r"\d steps a minute, about \d+ \w+ left *\n", text)
 
 
 async def test_what_cannot_be_read_at_first_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

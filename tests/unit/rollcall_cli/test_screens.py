@@ -79,6 +79,15 @@ def test_the_status_fits_on_one_screen_and_says_who_is_behind_and_why() -> None:
     assert "joined: rollout-3" not in text
 
 
+def test_of_many_rollouts_that_are_behind_some_are_named_and_the_others_counted() -> None:
+    behind = [SUMMARY["rollouts"][1] | {"name": f"reverse-cpu-{n}"} for n in range(20)]
+    text = text_of(status_screen(SUMMARY | {"rollouts": behind}, now=NOW))
+    assert len(text.splitlines()) <= 32
+    assert "reverse-cpu-7" in text
+    assert "reverse-cpu-8" not in text
+    assert "and 12 more; rollcall pools reverse lists all" in text
+
+
 def test_the_status_says_why_training_waits_and_how_old_it_is() -> None:
     summary = SUMMARY | {
         "paused": "no rollout serves",
