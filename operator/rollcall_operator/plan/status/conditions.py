@@ -155,8 +155,8 @@ def _suspended(view: JobView) -> ConditionState:
     kind = JobCondition.SUSPENDED
     if view.spec.suspend and view.outcome is None:
         text = (
-            "spec.suspend is true: the job has no pods; set it to false to resume from the last "
-            "checkpoint"
+            "spec.suspend is true: the job has no pods; set it to false to resume: "
+            f"{after_restart(view.job)}"
         )
         return ConditionState(kind, True, Reason.SUSPENDED, text)
     return _false(kind, Reason.NOT_SUSPENDED, "the job is not suspended")

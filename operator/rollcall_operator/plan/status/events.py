@@ -88,8 +88,9 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
     elif now == JobPhase.STARTING and old.phase == JobPhase.RUNNING:
         yield from _pause_event(job, new)
     elif now == JobPhase.RUNNING:
-        before = old.phase or "not set"
-        text = f"training is in progress (phase was {before})"
+        made = new.progress
+        step = f" at step {made.step} of {made.max_steps}" if made else ""
+        text = f"training is in progress{step} (phase was {old.phase or 'not set'})"
         yield PlannedEvent.about(job, "Normal", EventReason.RUNNING, text)
     elif now == JobPhase.SUSPENDED:
         text = "spec.suspend is true: the job's pods are being deleted"
