@@ -110,7 +110,7 @@ def test_an_object_lives_until_its_deletion_begins_or_another_has_its_name() -> 
 
 
 @pytest.mark.parametrize("resource", KINDS)
-def test_planning_cannot_tell_a_newer_version_of_the_same_from_the_older_one(
+def test_a_newer_version_of_the_same_is_no_difference_to_planning(
     resource: Resource,
 ) -> None:
     newer = {"resourceVersion": "6", "managedFields": [{"manager": "m"}]}
@@ -131,7 +131,7 @@ def test_planning_cannot_tell_a_newer_version_of_the_same_from_the_older_one(
 
 
 @pytest.mark.parametrize(
-    ("change", "told_apart"),
+    ("change", "differs"),
     [
         ({"spec": {"n": 2}}, True),
         ({"metadata": {"annotations": {"a": "b"}}}, True),
@@ -144,12 +144,12 @@ def test_planning_cannot_tell_a_newer_version_of_the_same_from_the_older_one(
     ],
 )
 def test_of_a_childs_status_only_what_planning_reads_makes_a_difference(
-    change: dict[str, Any], told_apart: bool
+    change: dict[str, Any], differs: bool
 ) -> None:
     before = keep(DEPLOYMENTS, thing("x", spec={"n": 1}, status={"replicas": 1}))
     base: dict[str, Any] = {"spec": {"n": 1}, "status": {"replicas": 1}}
     after = keep(DEPLOYMENTS, thing("x", **(base | change)))
-    assert after.differs_from(before) == told_apart
+    assert after.differs_from(before) == differs
 
 
 def test_contents_change_with_all_but_status_and_version() -> None:
