@@ -33,7 +33,7 @@ def read_settings(cls: type[T], config: Mapping[str, Any]) -> T:
     Fields are bool, int, str, or float (also given as a decimal string: a spec has no floats).
     `cls` checks ranges in `__post_init__` by ValueError, which becomes a SettingError without key.
     """
-    known_settings = _settings_of(cls)  # type: ignore[arg-type] - classes are hashable
+    known_settings = _settings_of(cls)  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, value in config.items():
         if key not in known_settings:
