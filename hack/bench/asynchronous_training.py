@@ -36,12 +36,12 @@ WARM_UP = 20  # steps before the rate is taken
 LAST = 10  # steps that the final reward is the mean of
 MEANS = (
     "train_seconds",
-    "weight_sync_snapshot_seconds",
-    "wait_for_publish_seconds",
+    "param_sync_snapshot_seconds",
+    "wait_for_policy_seconds",
     "wait_for_batch_seconds",
-    "weight_sync_stage_seconds",
-    "weight_sync_commit_seconds",
-    "staleness",
+    "param_sync_stage_seconds",
+    "param_sync_commit_seconds",
+    "staleness_versions",
 )
 JOB_SECONDS = 300.0
 

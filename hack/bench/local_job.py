@@ -26,11 +26,11 @@ MEANS = (
     "step_seconds",
     "train_seconds",
     "wait_for_batch_seconds",
-    "wait_for_publish_seconds",
-    "weight_sync_snapshot_seconds",
-    "weight_sync_stage_seconds",
-    "weight_sync_commit_seconds",
-    "staleness",
+    "wait_for_policy_seconds",
+    "param_sync_snapshot_seconds",
+    "param_sync_stage_seconds",
+    "param_sync_commit_seconds",
+    "staleness_versions",
 )
 WARM_UP = 20  # steps
 

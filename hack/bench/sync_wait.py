@@ -34,17 +34,17 @@ MODELS = {
 """By MiB of weights in fp32."""
 GOAL = 15.0
 WARM_UP = 5  # steps: until then buffers are made
-SNAPSHOT, PUBLISH = "weight_sync_snapshot_seconds", "wait_for_publish_seconds"
+SNAPSHOT, POLICY = "param_sync_snapshot_seconds", "wait_for_policy_seconds"
 MEANS = (
     SNAPSHOT,
-    PUBLISH,
+    POLICY,
     "step_seconds",
     "train_seconds",
     "wait_for_batch_seconds",
-    "weight_sync_stage_seconds",
-    "weight_sync_commit_seconds",
+    "param_sync_stage_seconds",
+    "param_sync_commit_seconds",
 )
-RECEIVED, VERSION = "weight_sync_bytes_total", "weight_version"
+RECEIVED, VERSION = "param_sync_bytes_total", "weight_version"
 
 
 def write_model(folder: Path, mebibytes: int) -> int:
@@ -84,7 +84,7 @@ async def run_job(
         raise RuntimeError(
             f"rollouts received {after[RECEIVED] - before[RECEIVED]:.0f} bytes, not {expected:.0f}"
         )
-    return {"visible_wait_seconds": found[SNAPSHOT] + found[PUBLISH], **found}
+    return {"visible_wait_seconds": found[SNAPSHOT] + found[POLICY], **found}
 
 
 def mean(name: str, before: dict[str, float], after: dict[str, float]) -> float:

@@ -32,10 +32,11 @@ def no_prompt_lost_or_counted_twice(history: SoakHistory) -> Iterator[str]:
     """The ledger always adds up, and its counters never go back in a trainer's incarnation."""
     before: dict[tuple[str, str], float] = {}
     for reading in _of(history, TRAINER):
-        prompts = {name: reading.values.get(f"prompts_total{{{name}}}") for name in _OUTCOMES}
+        prompts = {name: reading.values.get(f"prompts_total{{{name}}}") for name in _COUNTERS}
         found = {name: count for name, count in prompts.items() if count is not None}
-        if len(found) < len(_OUTCOMES):
+        if len(found) < len(_COUNTERS):
             continue  # the ledger was not open yet
+        found["in_flight"] = reading.values["prompts_in_flight"]
         parts = sum(found[name] for name in ("accepted", "rejected", "requeued", "in_flight"))
         if found["dispatched"] != parts:
             yield f"{_when(history, reading.time)}: {found} does not add up"
@@ -44,9 +45,6 @@ def no_prompt_lost_or_counted_twice(history: SoakHistory) -> Iterator[str]:
             if found[name] < before.get(key, 0):
                 yield f"{_when(history, reading.time)}: {name} went back to {found[name]:.0f}"
             before[key] = found[name]
-
-
-_OUTCOMES = (*_COUNTERS, "in_flight")
 
 
 def versions_never_go_back(history: SoakHistory) -> Iterator[str]:
@@ -79,8 +77,8 @@ def versions_never_go_back(history: SoakHistory) -> Iterator[str]:
 def no_prompt_is_trained_on_that_is_too_stale(history: SoakHistory) -> Iterator[str]:
     """No batch has a prompt sampled with weights older than maxStaleness allows."""
     for reading in _of(history, TRAINER):
-        counted = reading.values.get("staleness_count")
-        fresh = reading.values.get(f"staleness_bucket{{{float(history.max_staleness)}}}")
+        counted = reading.values.get("staleness_versions_count")
+        fresh = reading.values.get(f"staleness_versions_bucket{{{float(history.max_staleness)}}}")
         if counted is not None and fresh is not None and counted > fresh:
             yield f"{_when(history, reading.time)}: {counted - fresh:.0f} prompts were staler"
 

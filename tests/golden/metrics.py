@@ -9,7 +9,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
-from rollcall_operator.api.status import EpochRecord, RLJobStatus, SessionRecord, SyncGroupStatus
+from rollcall_operator.api.status import (
+    EpochRecord,
+    PoolSummary,
+    RLJobStatus,
+    SessionRecord,
+    SyncGroupStatus,
+)
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_runtime.front.metrics import FrontMetrics
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
@@ -33,19 +39,23 @@ class MetricText:
     help: str
 
 
-def render() -> str:
-    """One section for each kind of process."""
+def by_process() -> dict[str, set[MetricText]]:
+    """The metrics of each kind of process."""
     trainer = TrainerMetrics(namespace="n", job="j", group="g")
     rollout = RolloutMetrics(namespace="n", job="j", pool="p", group="g")
-    sections = {
+    return {
         "Operator": set(_of(_operator().registry)),
         "Trainer": {*_of(trainer.registry), *_totals(tuple(trainer.labels))},
         "Rollout": set(_of(rollout.registry)),
         "Front": set(_of(FrontMetrics(namespace="n", job="j").registry)),
         "Reference": set(_of(ReferenceMetrics(namespace="n", job="j").registry)),
     }
+
+
+def render() -> str:
+    """One section for each kind of process."""
     lines = []
-    for title, metrics in sections.items():
+    for title, metrics in by_process().items():
         lines += [f"# {title}", ""]
         for metric in sorted(metrics):
             lines += [f"{metric.name}{{{', '.join(metric.labels)}}} <{metric.kind}>"]
@@ -112,8 +122,9 @@ def _operator() -> OperatorMetrics:
             history=(history,),
             sessions=(session,),
         )
-        return RLJobStatus(phase=JobPhase.RUNNING, sync_groups=(group,))
+        pools = (PoolSummary(name="p"),)
+        return RLJobStatus(phase=JobPhase.RUNNING, sync_groups=(group,), pools=pools)
 
     for epoch in (1, 2):
-        metrics.jobs.update(("n", "j"), status(epoch))
+        metrics.jobs.update(("n", "j"), status(epoch), coordinator=True)
     return metrics

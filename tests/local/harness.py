@@ -49,6 +49,9 @@ class Prompts:
         return self.dispatched == self.accepted + self.rejected + self.requeued + self.in_flight
 
 
+_OUTCOMES = [item.name for item in fields(Prompts) if item.name != "in_flight"]
+
+
 def in_sync(snapshot: JobSnapshot, *pods: Pod) -> bool:
     """Whether these rollouts serve current weights."""
     states = {member.pod_uid: member.state for member in snapshot.members}
@@ -203,7 +206,8 @@ class LocalJob:
         """The ledger, as the trainer's metrics have it."""
         values = await self.trainer.metrics()
         return Prompts(
-            **{item.name: int(values[f"prompts_total{{{item.name}}}"]) for item in fields(Prompts)}
+            **{name: int(values[f"prompts_total{{{name}}}"]) for name in _OUTCOMES},
+            in_flight=int(values["prompts_in_flight"]),
         )
 
     def step_seconds(self) -> list[float]:

@@ -38,7 +38,7 @@ async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
         assert [member.version for member in seen.snapshot.members] == [STEPS] * 2
         assert seen.snapshot.session is not None
         assert seen.snapshot.session.cause is not SessionCause.ENGINE_ERROR
-        return (await running.trainer.metrics())["weight_sync_bytes_total"]
+        return (await running.trainer.metrics())["param_sync_bytes_total"]
 
 
 async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
         rewards = [(await pod.metrics())["rollout_reward"] for pod in running.rollouts]
         assert min(rewards) >= 0.7, rewards  # without new weights it stays under 0.3
         trainer = await running.trainer.metrics()
-        assert trainer["weight_sync_deltas_total"] >= 0.9 * LEARNT_AFTER
+        assert trainer["param_sync_deltas_total"] >= 0.9 * LEARNT_AFTER
 
 
 async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
@@ -79,4 +79,4 @@ async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
         refused = [pod for pod in running.rollouts if "wrong digest in buckets [0]" in pod.log()]
         assert refused == [damaged]
         trainer = await running.trainer.metrics()
-        assert 0 < trainer["weight_sync_deltas_total"] < STEPS
+        assert 0 < trainer["param_sync_deltas_total"] < STEPS

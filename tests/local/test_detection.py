@@ -97,7 +97,7 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
     )
     async with LocalJob(tmp_path, config) as job:
         await job.train(rollouts=2)
-        before = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"]
+        before = (await job.trainer.metrics())["param_sync_stage_seconds_sum"]
         victim, lag = job.rollouts[0], Lag()
         stopped = time.monotonic()
         victim.send(signal.SIGSTOP)
@@ -110,7 +110,7 @@ async def test_a_rollout_that_hangs_in_a_transfer_does_not_cost_the_transfers_ti
             assert in_sync(seen.snapshot, job.rollouts[1]), "no other rollout is suspected"
             await job.operator.until(lambda s: members(s) == 2, seconds=5)
             await job.steps(1, seconds=STEP_SECONDS)
-            stage = (await job.trainer.metrics())["weight_sync_stage_seconds_sum"] - before
+            stage = (await job.trainer.metrics())["param_sync_stage_seconds_sum"] - before
             assert stage < config.weight_sync.stage_timeout
         finally:
             victim.send(signal.SIGCONT)

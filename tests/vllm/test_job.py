@@ -161,5 +161,5 @@ async def test_with_an_adapter_alone_it_learns_and_the_model_is_not_sent(tmp_pat
                 await asyncio.sleep(1)
         step, metrics = job.operator.last.progress.step, await job.trainer.metrics()
         assert step <= STEPS_TO_LEARN
-        sent = metrics["weight_sync_bytes_total"]
+        sent = metrics["param_sync_bytes_total"]
         assert 0 < sent <= (step + 2) * adapter_bytes(tmp_path / "model", engine.config)

@@ -135,7 +135,7 @@ _PANELS: tuple[Panel, ...] = (
             ("timing_s/step", "whole", GREY),
             ("timing_s/train", "training", _BLUE),
             ("timing_s/wait_for_batch", "wait for a batch", ORANGE),
-            ("timing_s/wait_for_publish", "wait for the version before", RED),
+            ("timing_s/wait_for_policy", "wait for the version before", RED),
         ),
     ),
     (

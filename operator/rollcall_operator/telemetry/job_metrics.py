@@ -1,7 +1,8 @@
 """Metrics of each job, read from its status at scrape time: a deleted job's series end with it."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client.core import (
@@ -15,10 +16,12 @@ from prometheus_client.registry import Collector
 from rollcall_operator.api.status import RLJobStatus, SyncGroupStatus
 from rollcall_operator.plan.status.session_history import session_key
 from rollcall_operator.plan.timestamps import from_time
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 
 Key = tuple[str, str]  # namespace, job
 
-_GROUP = ("namespace", "job", "group")
+_JOB = ("namespace", "job")
+_GROUP = (*_JOB, "group")
 
 
 @dataclass(slots=True)
@@ -31,6 +34,17 @@ class _GroupCounts:
     last_session: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _JobFacts:
+    """What is known of a job now. `acknowledged` is None while there is no coordinator."""
+
+    phase: str
+    stale_since: float | None
+    restarts: int
+    acknowledged: int | None
+    rollouts: Mapping[tuple[str, str], int]  # by pool and state
+
+
 class JobMetricsCollector(Collector):
     """Fed with each job's status after a reconcile; `forget` when the job is gone."""
 
@@ -38,15 +52,29 @@ class JobMetricsCollector(Collector):
         """`clock` gives Unix seconds."""
         self._clock = clock
         self._groups: dict[Key, dict[str, _GroupCounts]] = {}
-        self._phases: dict[Key, str] = {}
-        self._stale_since: dict[Key, float | None] = {}
+        self._facts: dict[Key, _JobFacts] = {}
 
-    def update(self, key: Key, status: RLJobStatus) -> None:
-        """Take over a job's status. Counters count what is new since the last call."""
+    def update(
+        self,
+        key: Key,
+        status: RLJobStatus,
+        *,
+        coordinator: bool = False,
+        snapshot: JobSnapshot | None = None,
+    ) -> None:
+        """Take over a job's status, and what its `coordinator`, if there is one, last reported.
+
+        Counters count what is new since the last call.
+        """
         groups = self._groups.setdefault(key, {})
-        self._phases[key] = status.phase or ""
-        stale = status.stale_since
-        self._stale_since[key] = None if stale is None else from_time(stale)
+        stale, reported = status.stale_since, snapshot.roster_epoch if snapshot is not None else 0
+        self._facts[key] = _JobFacts(
+            phase=status.phase or "",
+            stale_since=None if stale is None else from_time(stale),
+            restarts=status.trainer.total_restarts if status.trainer is not None else 0,
+            acknowledged=reported if coordinator else None,
+            rollouts=_rollouts(status, snapshot),
+        )
         for group in status.sync_groups:
             counts = groups.get(group.name)
             # A lower epoch belongs to another job that has the same name.
@@ -60,8 +88,7 @@ class JobMetricsCollector(Collector):
     def forget(self, key: Key) -> None:
         """The job is gone: its series end."""
         self._groups.pop(key, None)
-        self._phases.pop(key, None)
-        self._stale_since.pop(key, None)
+        self._facts.pop(key, None)
 
     def collect(self) -> Iterable[Metric]:
         """Called by the registry at each scrape."""
@@ -98,22 +125,62 @@ class JobMetricsCollector(Collector):
             )
             for cause, count in counts.sessions.items():
                 sessions.add_metric([*labels, cause], count)
+        return (epoch, members, epochs, sessions, seconds, *self._collect_facts())
+
+    def _collect_facts(self) -> Iterable[Metric]:
         silence = GaugeMetricFamily(
             "rollcall_job_coordinator_silent_seconds",
             "Seconds since the job's coordinator last sent anything; 0 while it reports.",
-            labels=("namespace", "job"),
+            labels=_JOB,
         )
-        for key, stale in self._stale_since.items():
-            silence.add_metric(key, 0.0 if stale is None else max(0.0, self._clock() - stale))
+        acknowledged = GaugeMetricFamily(
+            "rollcall_job_acknowledged_epoch",
+            "Epoch of the roster that the job's coordinator holds; 0 before it has reported.",
+            labels=_JOB,
+        )
+        restarts = CounterMetricFamily(
+            "rollcall_job_trainer_restarts",
+            "Restarts of the job's trainer since the job was created.",
+            labels=_JOB,
+        )
+        rollouts = GaugeMetricFamily(
+            "rollcall_job_rollouts",
+            "Rollouts of a pool by state: Wanted, Ready, and as the coordinator reports them.",
+            labels=(*_JOB, "pool", "state"),
+        )
+        phases = GaugeMetricFamily(
+            "rollcall_job_phase", "1 for the phase that the job is in.", labels=(*_JOB, "phase")
+        )
         jobs = GaugeMetricFamily("rollcall_jobs", "Number of RLJobs by phase.", labels=("phase",))
-        for phase in sorted(set(self._phases.values())):
-            jobs.add_metric([phase], sum(1 for p in self._phases.values() if p == phase))
-        return (epoch, members, epochs, sessions, seconds, silence, jobs)
+        for key, facts in self._facts.items():
+            stale = facts.stale_since
+            silence.add_metric(key, 0.0 if stale is None else max(0.0, self._clock() - stale))
+            restarts.add_metric(key, facts.restarts)
+            phases.add_metric([*key, facts.phase], 1)
+            if facts.acknowledged is not None:
+                acknowledged.add_metric(key, facts.acknowledged)
+            for (pool, state), count in facts.rollouts.items():
+                rollouts.add_metric([*key, pool, state], count)
+        for phase, count in sorted(Counter(f.phase for f in self._facts.values()).items()):
+            jobs.add_metric([phase], count)
+        return (silence, acknowledged, restarts, rollouts, phases, jobs)
 
     def _each(self) -> Iterator[tuple[list[str], _GroupCounts]]:
         for (namespace, job), groups in self._groups.items():
             for name, counts in groups.items():
                 yield [namespace, job, name], counts
+
+
+def _rollouts(status: RLJobStatus, snapshot: JobSnapshot | None) -> Mapping[tuple[str, str], int]:
+    """By pool and state. Every pool has every state: a series ends with its pool alone."""
+    members = snapshot.members if snapshot is not None else ()
+    reported = Counter((member.pool, member.state) for member in members)
+    found: dict[tuple[str, str], int] = {}
+    for pool in status.pools:
+        found[pool.name, "Wanted"], found[pool.name, "Ready"] = pool.replicas, pool.ready
+        for state in MemberState:
+            found[pool.name, state.value] = reported[pool.name, state]
+    return found
 
 
 def _count_epochs(counts: _GroupCounts, group: SyncGroupStatus, *, first: bool) -> None:

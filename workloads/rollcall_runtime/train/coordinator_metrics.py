@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from rollcall_protocol.prompts.prompt_ledger import PromptLedger
+from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
 from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_runtime.coordinator.sync_group_driver import Publication
@@ -19,8 +19,8 @@ class PrometheusCoordinatorMetrics:
     def __init__(self, metrics: TrainerMetrics, fields: dict[str, Any]) -> None:
         self._metrics, self._fields = metrics, fields
         self._ledger: PromptLedger | None = None
-        self._resumed_tokens = 0  # counted so far
-        metrics.watch_prompts(self._outcomes)
+        self._resumed_tokens = self._dropped = 0  # counted so far
+        metrics.watch_prompts(self._outcomes, self._in_flight)
 
     def refused(self, what: str) -> None:
         """Count a refused request or message."""
@@ -37,8 +37,7 @@ class PrometheusCoordinatorMetrics:
         metrics.epoch.set(session.epoch)
         metrics.session_attempt.set(session.attempt)
         metrics.members.set(report.members)
-        metrics.rebuilds(cause=report.cause.value).inc()
-        metrics.rebuild_seconds.observe(report.seconds)
+        metrics.rebuild_seconds(cause=report.cause.value).observe(report.seconds)
         log.info(
             "session %s formed: %d members, %.3f s after %s %s",
             session,
@@ -56,6 +55,7 @@ class PrometheusCoordinatorMetrics:
         """Record a version that the live session serves."""
         metrics = self._metrics
         metrics.weight_version.set(publication.version.number)
+        metrics.sync_seconds.observe(publication.stage_seconds + publication.commit_seconds)
         metrics.stage_seconds.observe(publication.stage_seconds)
         metrics.commit_seconds.observe(publication.commit_seconds)
         metrics.sync_bytes.inc(publication.received_bytes)
@@ -74,6 +74,12 @@ class PrometheusCoordinatorMetrics:
         self._metrics.buffer_depth.set(ledger.buffered)
         self._metrics.resumed_tokens.inc(ledger.resumed_tokens - self._resumed_tokens)
         self._resumed_tokens = ledger.resumed_tokens
+        dropped = ledger.rejected[RejectionReason.STALE]
+        self._metrics.off_policy_dropped.inc(dropped - self._dropped)
+        self._dropped = dropped
+
+    def _in_flight(self) -> float:
+        return self._ledger.in_flight if self._ledger is not None else 0
 
     def _outcomes(self) -> Mapping[str, int]:
         ledger = self._ledger
@@ -85,7 +91,6 @@ class PrometheusCoordinatorMetrics:
             "accepted": ledger.accepted,
             "requeued": ledger.requeued,
             "rejected": ledger.rejected.total(),
-            "in_flight": ledger.in_flight,
             "duplicate": ledger.duplicates,
             "skipped": ledger.skipped,
             "truncated": ledger.truncated,

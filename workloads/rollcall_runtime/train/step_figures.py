@@ -41,7 +41,7 @@ class StepTimes:
 
     step: float = 0.0
     wait_for_batch: float = 0.0
-    wait_for_publish: float = 0.0
+    wait_for_policy: float = 0.0
     train: float = 0.0
     snapshot: float = 0.0
 
@@ -52,7 +52,7 @@ class StepTimes:
         """
         found = {f"timing_s/{name}": seconds for name, seconds in asdict(self).items()}
         if self.step > 0:
-            found["trainer/idle_ratio"] = (self.wait_for_batch + self.wait_for_publish) / self.step
+            found["trainer/idle_ratio"] = (self.wait_for_batch + self.wait_for_policy) / self.step
             found["perf/tokens_per_second"] = tokens / self.step
         return found
 
@@ -60,6 +60,7 @@ class StepTimes:
 def publication_figures(publication: Publication) -> dict[str, float]:
     """How long a version took to reach all members, and how much they received."""
     return {
+        "timing_s/param_sync": publication.stage_seconds + publication.commit_seconds,
         "timing_s/stage": publication.stage_seconds,
         "timing_s/commit": publication.commit_seconds,
         "weight_sync/bytes": float(publication.received_bytes),

@@ -161,6 +161,8 @@ class _Leader:
         """All ranks have made a step."""
         metrics, figures = self._process.metrics, supervised_figures(step)
         metrics.step.set(step.step)
+        metrics.last_step.set_to_current_time()
+        metrics.record_figures(figures)
         metrics.train_seconds.observe(step.seconds)
         metrics.skipped_steps.inc(step.skipped == "not-finite")
         tracking.record(step.step, figures)

@@ -186,8 +186,8 @@ class TrainerLoop:
             sync = self._config.weight_sync
             if sync.blocking or sync.staging == STREAMED:
                 await self._unless_stopped(self._published())
-        self._times.wait_for_publish = time.perf_counter() - began
-        self._metrics.wait_for_publish.observe(self._times.wait_for_publish)
+        self._times.wait_for_policy = time.perf_counter() - began
+        self._metrics.wait_for_policy.observe(self._times.wait_for_policy)
 
     async def _send(self, version: Version, draft: WeightSnapshotDraft | None, step: int) -> None:
         publication = await self._rollouts.publish(version, await self._weights(draft))
@@ -237,6 +237,7 @@ class TrainerLoop:
         self._reward = sum(rewards) / len(rewards)
         metrics = self._metrics
         metrics.step.set(self._rank.step)
+        metrics.last_step.set_to_current_time()
         metrics.reward.set(self._reward)
         metrics.train_seconds.observe(result.train_seconds)
         metrics.snapshot_seconds.observe(result.snapshot_seconds)
@@ -266,7 +267,9 @@ class TrainerLoop:
         times.train, times.snapshot = result.train_seconds, result.snapshot_seconds
         self._metrics.step_seconds.observe(times.step)
         tokens = sum(len(s.tokens) for item in batch for s in item.completion.samples)
-        self._tracking.record(self._rank.step, times.figures(tokens=tokens))
+        figures = times.figures(tokens=tokens)
+        self._metrics.record_times(figures)
+        self._tracking.record(self._rank.step, figures)
 
     def _record_evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         self._metrics.evaluation_reward.set(figures["eval/reward/mean"])

@@ -18,9 +18,29 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
+from rollcall_protocol.wire.job_snapshot import SessionCause
+from rollcall_protocol.wire.reward_errors import RewardErrorKind
+
 PREFIX = "rollcall_"
 REWARD_WINDOW = 256  # samples that rollout_reward is the mean of
-SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+SECONDS = (
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.2,
+    0.5,
+    1.0,
+    2.0,
+    5.0,
+    10.0,
+    30.0,
+    60.0,
+    120.0,
+)
 VERSIONS = (0, 1, 2, 3, 4, 6, 8, 12, 16)
 
 
@@ -102,7 +122,7 @@ class RolloutMetrics(Metrics):
             "Number of the weight version that the rollout serves; -1 before the first.",
         )
         self.weight_lag = self.gauge(
-            "weight_lag", "Published versions that the rollout does not serve yet."
+            "weight_lag_versions", "Published versions that the rollout does not serve yet."
         )
         self.requests_running = self.gauge(
             "requests_running", "Leased prompts that the rollout generates or has queued."
@@ -162,6 +182,10 @@ class TrainerMetrics(Metrics):
     def __init__(self, *, namespace: str, job: str, group: str) -> None:
         super().__init__({"namespace": namespace, "job": job, "group": group})
         self.step = self.gauge("step", "Optimizer steps that are finished.")
+        self.last_step = self.gauge(
+            "last_step_timestamp_seconds",
+            "Unix time of the end of the last step; before the first, of the trainer's start.",
+        )
         self.weight_version = self.gauge(
             "weight_version", "Number of the newest published weight version; -1 before the first."
         )
@@ -172,30 +196,44 @@ class TrainerMetrics(Metrics):
         self.wait_for_batch = self.histogram(
             "wait_for_batch_seconds", "Seconds that the trainer waited for a batch of samples."
         )
-        self.wait_for_publish = self.histogram(
-            "wait_for_publish_seconds",
+        self.wait_for_policy = self.histogram(
+            "wait_for_policy_seconds",
             "Seconds that the trainer waited at a step's end for a version to be published.",
         )
         self.wait_for_reference = self.histogram(
             "wait_for_reference_seconds",
             "Seconds until the reference's own pods had answered for a batch.",
         )
+        self.idle_ratio = self.gauge(
+            "trainer_idle_ratio",
+            "Share of the last step in which the trainer waited for samples or for a publication.",
+        )
+        self.tokens_per_second = self.gauge(
+            "tokens_per_second", "Tokens of responses trained on in the last step, per second."
+        )
+        self.sync_seconds = self.histogram(
+            "param_sync_seconds",
+            "Seconds from the start of a publication until all members served the version.",
+        )
         self.snapshot_seconds = self.histogram(
-            "weight_sync_snapshot_seconds",
+            "param_sync_snapshot_seconds",
             "Seconds that it took to copy the weights for publication.",
         )
         self.stage_seconds = self.histogram(
-            "weight_sync_stage_seconds",
+            "param_sync_stage_seconds",
             "Seconds from the start of a publication to the last STAGE ack.",
         )
         self.commit_seconds = self.histogram(
-            "weight_sync_commit_seconds", "Seconds from COMMIT to its last ack."
+            "param_sync_commit_seconds", "Seconds from COMMIT to its last ack."
         )
         self.sync_bytes = self.counter(
-            "weight_sync_bytes",
+            "param_sync_bytes",
             "Bytes of weights that the rollouts received, summed over rollouts.",
         )
-        self.deltas = self.counter("weight_sync_deltas", "Versions that were sent as deltas.")
+        self.deltas = self.counter("param_sync_deltas", "Versions that were sent as deltas.")
+        self.prompts_in_flight = self.gauge(
+            "prompts_in_flight", "Prompts that were dispatched and have no outcome yet."
+        )
         self.buffer_depth = self.gauge(
             "buffer_depth", "Prompts whose samples wait to be trained on."
         )
@@ -203,19 +241,29 @@ class TrainerMetrics(Metrics):
             "resumed_tokens", "Tokens of partial responses that another rollout continued."
         )
         self.staleness = self.histogram(
-            "staleness", "Age of a trained prompt in weight versions.", VERSIONS
+            "staleness_versions", "Age of a trained prompt in weight versions.", VERSIONS
         )
-        self.reward = self.gauge("rollout_reward", "Mean reward of the samples in the last batch.")
+        self.off_policy_dropped = self.counter(
+            "off_policy_dropped",
+            "Prompts whose samples were dropped because they became older than maxStaleness.",
+        )
+        self.reward = self.gauge("reward", "Mean reward of the samples in the last batch.")
         self.skipped_steps = self.counter(
             "skipped_steps", "Steps that were skipped: their loss or gradient is not finite."
         )
         self.evaluation_reward = self.gauge(
             "evaluation_reward", "Mean reward of the rollouts' samples of held-out prompts."
         )
+        loss = self.gauge("loss", "Loss of the trained model in the last step.")
+        norm = self.gauge("grad_norm", "Norm of the gradient before clipping in the last step.")
         self._figures = {
-            "actor/pg_loss": self.gauge("policy_loss", "Loss of the policy in the last step."),
-            "actor/grad_norm": self.gauge(
-                "gradient_norm", "Norm of the policy's gradient before clipping in the last step."
+            "actor/pg_loss": loss,
+            "train/loss": loss,  # of supervised training
+            "actor/grad_norm": norm,
+            "train/grad_norm": norm,
+            "actor/entropy": self.gauge(
+                "entropy",
+                "Mean entropy of the policy at a token, in nats; known if the loss has that term.",
             ),
             "actor/pg_clipfrac": self.gauge(
                 "clip_fraction", "Share of the tokens at which the clip decides, in the last step."
@@ -232,12 +280,10 @@ class TrainerMetrics(Metrics):
         self.checkpoint_failures = self.counter(
             "checkpoint_failures", "Checkpoints that could not be written."
         )
-        self.rebuilds = self.counters(
-            "rebuilds", "Sessions that the coordinator formed, by cause.", "cause"
-        )
-        self.rebuild_seconds = self.histogram(
+        self.rebuild_seconds = self.histograms(
             "rebuild_seconds",
             "Seconds from the cause of a session (such as a lost member) until it was usable.",
+            "cause",
         )
         self.detect_seconds = self.histograms(
             "detect_seconds",
@@ -251,8 +297,20 @@ class TrainerMetrics(Metrics):
             "reward_errors", "Samples for which the reward function gave no usable reward.", "kind"
         )
         self.weight_version.set(-1)
-        for unknown in (self.reward, self.evaluation_reward, *self._figures.values()):
+        self.last_step.set_to_current_time()
+        for unknown in (
+            self.reward,
+            self.evaluation_reward,
+            self.idle_ratio,
+            self.tokens_per_second,
+            *self._figures.values(),
+        ):
             unknown.set(math.nan)
+        # Prometheus sees no increase of a counter whose first sample is above 0.
+        for kind in RewardErrorKind:
+            self.reward_errors(kind=kind.value)
+        for cause in SessionCause:
+            self.rebuild_seconds(cause=cause.value)
 
     def record_figures(self, figures: Mapping[str, float]) -> None:
         """Show those of a step's figures that have a gauge."""
@@ -260,11 +318,19 @@ class TrainerMetrics(Metrics):
             if name in figures:
                 gauge.set(figures[name])
 
-    def watch_prompts(self, read: Callable[[], Mapping[str, int]]) -> None:
-        """Serve the prompt ledger's totals as prompts_total{outcome}."""
+    def record_times(self, figures: Mapping[str, float]) -> None:
+        """Show what follows from the times of a step."""
+        self.idle_ratio.set(figures.get("trainer/idle_ratio", math.nan))
+        self.tokens_per_second.set(figures.get("perf/tokens_per_second", math.nan))
+
+    def watch_prompts(
+        self, read: Callable[[], Mapping[str, int]], in_flight: Callable[[], float]
+    ) -> None:
+        """Serve the prompt ledger's totals as prompts_total{outcome}, and those without one yet."""
         self.totals(
             "prompts",
-            "Prompts by outcome (dispatched, accepted, requeued, in_flight, rejected, ...).",
+            "Prompts by outcome (dispatched, accepted, requeued, rejected, ...).",
             "outcome",
             read,
         )
+        self.prompts_in_flight.set_function(in_flight)

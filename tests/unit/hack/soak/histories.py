@@ -25,8 +25,8 @@ def trainer(time: float, *, incarnation: str = "t1", **values: float) -> Metrics
     values_by_name = {
         "step": time * 10,
         "weight_version": time * 10,
-        "staleness_count": 100.0,
-        "staleness_bucket{2.0}": 100.0,
+        "staleness_versions_count": 100.0,
+        "staleness_versions_bucket{2.0}": 100.0,
         **ledger(dispatched=100 + time * 10, accepted=60 + time * 10),
     }
     worker = WorkerInstance("job-trainer-0", "uid-t", TRAINER, incarnation, "10.0.0.1", 1)
@@ -43,7 +43,9 @@ def ledger(**counts: float) -> dict[str, float]:
         "in_flight": 30.0,
         "duplicate": 1.0,
     }
-    return {f"prompts_total{{{name}}}": count for name, count in (known | counts).items()}
+    found = known | counts
+    in_flight = {"prompts_in_flight": found.pop("in_flight")}
+    return {f"prompts_total{{{name}}}": count for name, count in found.items()} | in_flight
 
 
 def rollout(time: float, pod: str, *, incarnation: str = "", **values: float) -> MetricsReading:

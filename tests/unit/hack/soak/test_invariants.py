@@ -93,7 +93,9 @@ def test_a_rollout_may_hold_the_old_trainers_version_for_a_while_but_go_back_onl
 
 def test_a_prompt_that_was_too_stale_to_train_on() -> None:
     history = sound()
-    history.readings[9][0] = changed(history.readings[9][0], **{"staleness_bucket{2.0}": 99})
+    history.readings[9][0] = changed(
+        history.readings[9][0], **{"staleness_versions_bucket{2.0}": 99}
+    )
     assert names(history) == {"no_prompt_is_trained_on_that_is_too_stale"}
 
 

@@ -90,10 +90,10 @@ def test_metrics_keep_the_label_that_distinguishes_lines() -> None:
     text = (
         '# HELP rollcall_step x\nrollcall_step{group="default",job="j"} 3.0\n'
         'rollcall_prompts_total{group="default",job="j",outcome="accepted"} 5.0\n'
-        'rollcall_staleness_bucket{group="default",job="j",le="2.0"} 7.0\nprocess_x 1\n'
+        'rollcall_staleness_versions_bucket{group="default",job="j",le="2.0"} 7.0\nprocess_x 1\n'
     )
     assert metrics_reader.parse(text) == {
         "step": 3.0,
         "prompts_total{accepted}": 5.0,
-        "staleness_bucket{2.0}": 7.0,
+        "staleness_versions_bucket{2.0}": 7.0,
     }

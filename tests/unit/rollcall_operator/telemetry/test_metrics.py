@@ -7,13 +7,21 @@ from prometheus_client.parser import text_string_to_metric_families
 from rollcall_operator.api.conditions import JobPhase, SyncGroupPhase
 from rollcall_operator.api.status import (
     EpochRecord,
+    PoolSummary,
     RLJobStatus,
     SessionRecord,
     SyncGroupStatus,
+    TrainerStatus,
 )
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.telemetry.job_metrics import JobMetricsCollector
 from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_protocol.wire.job_snapshot import (
+    JobSnapshot,
+    MemberReport,
+    MemberState,
+    TrainingProgress,
+)
 
 KEY = ("ns", "reverse")
 TIME = "2026-11-22T00:00:00.000000Z"
@@ -144,6 +152,60 @@ def test_a_job_without_a_sync_group_yet_is_fine() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, RLJobStatus())
     assert value(metrics, "rollcall_job_epoch", **GROUP) is None
+
+
+def snapshot(epoch: int, *states: MemberState) -> JobSnapshot:
+    return JobSnapshot(
+        pod_uid="uid",
+        boot=1,
+        roster_epoch=epoch,
+        roster_digest="",
+        members=tuple(MemberReport(str(i), str(i), "cpu", s) for i, s in enumerate(states)),
+        progress=TrainingProgress(1, 10, 1, None),
+    )
+
+
+def test_the_epoch_that_the_coordinator_holds_is_shown_while_there_is_one() -> None:
+    metrics, job = OperatorMetrics(), {"namespace": "ns", "job": "reverse"}
+
+    def acknowledged() -> float | None:
+        return value(metrics, "rollcall_job_acknowledged_epoch", **job)
+
+    metrics.jobs.update(KEY, RLJobStatus(), coordinator=True)
+    assert acknowledged() == 0
+    metrics.jobs.update(KEY, RLJobStatus(), coordinator=True, snapshot=snapshot(4))
+    assert acknowledged() == 4
+    metrics.jobs.update(KEY, RLJobStatus())
+    assert acknowledged() is None
+
+
+def test_rollouts_are_counted_by_pool_and_state() -> None:
+    metrics = OperatorMetrics()
+    pools = (PoolSummary(name="cpu", replicas=3, ready=2), PoolSummary(name="new", replicas=1))
+    states = (MemberState.IN_SYNC, MemberState.IN_SYNC, MemberState.SUSPECT)
+    metrics.jobs.update(KEY, RLJobStatus(pools=pools), snapshot=snapshot(1, *states))
+
+    def rollouts(pool: str) -> dict[str, float]:
+        found = samples(metrics).items()
+        return {
+            dict(labels)["state"]: count
+            for (name, labels), count in found
+            if name == "rollcall_job_rollouts" and dict(labels)["pool"] == pool
+        }
+
+    none = {state.value: 0 for state in MemberState}
+    assert rollouts("cpu") == none | {"Wanted": 3, "Ready": 2, "InSync": 2, "Suspect": 1}
+    assert rollouts("new") == none | {"Wanted": 1, "Ready": 0}
+
+
+def test_a_job_shows_its_phase_and_the_restarts_of_its_trainer() -> None:
+    metrics, job = OperatorMetrics(), {"namespace": "ns", "job": "reverse"}
+    trainer = TrainerStatus(total_restarts=2)
+    for phase in (JobPhase.STARTING, JobPhase.RUNNING):
+        metrics.jobs.update(KEY, RLJobStatus(phase=phase, trainer=trainer))
+    assert value(metrics, "rollcall_job_phase", phase="Running", **job) == 1
+    assert value(metrics, "rollcall_job_phase", phase="Starting", **job) is None
+    assert value(metrics, "rollcall_job_trainer_restarts_total", **job) == 2
 
 
 def test_the_silence_of_a_coordinator_grows_while_it_lasts() -> None:

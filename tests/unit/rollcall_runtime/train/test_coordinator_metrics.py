@@ -1,5 +1,8 @@
 """The ledger's figures as metrics, also after a restart."""
 
+from rollcall_protocol.prompts.prompt_ledger import RejectionReason
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
@@ -10,6 +13,31 @@ from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     progress_of,
     response,
 )
+
+
+def test_prompts_that_became_too_old_are_counted_as_dropped() -> None:
+    metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
+    observer = PrometheusCoordinatorMetrics(metrics, {})
+    prompts = ledger()
+    leases(prompts, A, 1)
+    prompts.rejected[RejectionReason.STALE] += 2
+    prompts.rejected[RejectionReason.NO_REWARD] += 1
+    for _ in range(2):
+        observer.prompts(prompts)
+    value = metrics.registry.get_sample_value
+    assert value("rollcall_off_policy_dropped_total", metrics.labels) == 2
+    assert value("rollcall_prompts_in_flight", metrics.labels) == 1
+
+
+def test_a_publication_is_timed_whole_and_in_its_phases() -> None:
+    metrics = TrainerMetrics(namespace="default", job="reverse", group="default")
+    version = Version(Lineage(1, 1), 3)
+    publication = Publication(version, 3, 800, stage_seconds=2.0, commit_seconds=0.5, delta=False)
+    PrometheusCoordinatorMetrics(metrics, {}).published(publication)
+    value = metrics.registry.get_sample_value
+    sums = {"": 2.5, "stage_": 2.0, "commit_": 0.5}
+    for phase, seconds in sums.items():
+        assert value(f"rollcall_param_sync_{phase}seconds_sum", metrics.labels) == seconds
 
 
 def test_resumed_tokens_are_counted_once() -> None:

@@ -1,6 +1,7 @@
 """The asynchronous loop: it trains while a version is on its way, and stops on request."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -183,9 +184,9 @@ class Bench:
         )
 
     @property
-    def waits_for_publish(self) -> float | None:
+    def waits_for_policy(self) -> float | None:
         """How many of them the metrics have."""
-        name = "rollcall_wait_for_publish_seconds_count"
+        name = "rollcall_wait_for_policy_seconds_count"
         return self.metrics.registry.get_sample_value(name, self.metrics.labels)
 
     @asynccontextmanager
@@ -243,11 +244,11 @@ async def test_a_blocking_sync_has_training_wait_for_it() -> None:
     async with bench.running() as task:
         await asyncio.sleep(0.05)
         assert rollouts.asked == [], "no sample is asked for before the version has arrived"
-        assert bench.waits_for_publish == 0, "what is measured ends with the wait"
+        assert bench.waits_for_policy == 0, "what is measured ends with the wait"
         rollouts.go.set()
         assert await task
     assert rollouts.published == [(7, 0.0), (8, 1.0)]
-    assert bench.waits_for_publish == 2
+    assert bench.waits_for_policy == 2
 
 
 async def test_streamed_weights_need_one_buffer_only() -> None:
@@ -309,10 +310,10 @@ async def test_metrics_show_reward_staleness_and_time() -> None:
     async with bench.running() as task:
         await task
     read, labels = bench.metrics.registry.get_sample_value, bench.metrics.labels
-    assert read("rollcall_rollout_reward", labels) == 0.5
+    assert read("rollcall_reward", labels) == 0.5
     assert read("rollcall_step", labels) == 2
     assert read("rollcall_step_seconds_count", labels) == 2
-    assert read("rollcall_staleness_sum", labels) == 0
+    assert read("rollcall_staleness_versions_sum", labels) == 0
 
 
 async def test_weights_that_are_taken_back_are_published_first_and_their_steps_not_done_again() -> (
@@ -341,13 +342,14 @@ async def test_a_failed_checkpoint_is_counted_and_reported() -> None:
 
 async def test_the_figures_of_each_step_are_tracked_and_shown() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    began = time.time()
     async with bench.running() as task:
         assert await task
     steps: dict[int, dict[str, float]] = {}
     for step, figures in bench.tracking.steps:
         steps.setdefault(step, {}).update(figures)
     assert sorted(steps) == [0, 1, 2]
-    for name in ("timing_s/stage", "timing_s/commit", "weight_sync/bytes"):
+    for name in ("timing_s/param_sync", "timing_s/stage", "timing_s/commit", "weight_sync/bytes"):
         assert [name in figures for figures in steps.values()] == [True] * 3, "0: the first weights"
     figures = steps[1]
     assert figures["reward/mean"] == 0.5
@@ -356,10 +358,16 @@ async def test_the_figures_of_each_step_are_tracked_and_shown() -> None:
     assert 0 <= figures["timing_s/wait_for_batch"] < figures["timing_s/step"]
     assert figures["perf/tokens_per_second"] > 0
     shown = generate_latest(bench.metrics.registry).decode()
-    for name, value in [("policy_loss", 0.1), ("gradient_norm", 1.0), ("mismatch_kl", 0.25)]:
+    for name, value in [("loss", 0.1), ("grad_norm", 1.0), ("mismatch_kl", 0.25)]:
         assert (
             f'rollcall_{name}{{group="default",job="reverse",namespace="default"}} {value}' in shown
         )
+    read, last = bench.metrics.registry.get_sample_value, steps[2]
+    assert read("rollcall_trainer_idle_ratio", LABELS) == last["trainer/idle_ratio"]
+    assert read("rollcall_tokens_per_second", LABELS) == last["perf/tokens_per_second"]
+    ended = read("rollcall_last_step_timestamp_seconds", LABELS)
+    assert ended is not None
+    assert began < ended <= time.time()
 
 
 async def test_a_resumed_step_is_shown_before_there_is_a_rollout() -> None:

@@ -47,15 +47,16 @@ def test_each_part_of_a_reward_has_a_mean_of_its_own() -> None:
 def test_the_ledgers_totals_are_read_when_asked_for() -> None:
     metrics = TrainerMetrics(**JOB)
     totals = {"dispatched": 1}
-    metrics.watch_prompts(lambda: totals)
+    metrics.watch_prompts(lambda: totals, lambda: totals["dispatched"])
     totals["dispatched"] = 5
     assert served(metrics)["rollcall_prompts_total{dispatched}"] == 5
+    assert served(metrics)["rollcall_prompts_in_flight"] == 5
 
 
 def test_counters_have_their_cause_as_a_label() -> None:
     metrics = TrainerMetrics(**JOB)
-    metrics.rebuilds(cause="MemberLost").inc()
+    metrics.rebuild_seconds(cause="MemberLost").observe(0.5)
     metrics.refused(what="no_token").inc(2)
     values = served(metrics)
-    assert values["rollcall_rebuilds_total{MemberLost}"] == 1
+    assert values["rollcall_rebuild_seconds_count{MemberLost}"] == 1
     assert values["rollcall_refused_total{no_token}"] == 2
