@@ -18,7 +18,7 @@ EXTRAS = {
     "serviceMonitor": "ServiceMonitor",
     "podMonitor": "PodMonitor",
     "prometheusRule": "PrometheusRule",
-    "dashboard": "ConfigMap",
+    "dashboards": "ConfigMap",
     "networkPolicy": "NetworkPolicy",
     "admissionPolicy": "ValidatingAdmissionPolicy",
     "podDisruptionBudget": "PodDisruptionBudget",
@@ -58,6 +58,9 @@ def test_it_lints() -> None:
         "jobNetworkPolicies.monitoring=prometheus",
         "namespaces={Not_One}",
         "preemptionTaints={a b}",
+        "prometheusRule.alerts.jobStuck.for=soon",
+        "prometheusRule.alerts.trainerStarved.waitForBatchRatio=2",
+        "prometheusRule.alerts.noSuchAlert.for=5m",
     ],
 )
 def test_wrong_values_are_refused(values: str) -> None:
@@ -190,8 +193,9 @@ def test_the_service_monitor_keeps_the_labels_job_and_namespace_of_the_metrics()
     assert endpoint["honorLabels"] is True
 
 
-def test_the_dashboard_is_the_file_and_valid_json() -> None:
-    data = one(rendered("--set", "dashboard.enabled=true"), "ConfigMap")["data"]
-    assert json.loads(data["rollcall.json"]) == json.loads(
-        (CHART / "files" / "dashboard.json").read_text()
-    )
+def test_all_dashboards_are_installed_as_they_are_in_the_files() -> None:
+    data = one(rendered("--set", "dashboards.enabled=true"), "ConfigMap")["data"]
+    files = sorted((CHART / "files" / "dashboards").glob("*.json"))
+    assert len(files) == 3
+    installed = {name: json.loads(text) for name, text in data.items()}
+    assert installed == {f"rollcall-{path.name}": json.loads(path.read_text()) for path in files}

@@ -16,7 +16,8 @@ from prometheus_client.registry import Collector
 from rollcall_operator.api.status import RLJobStatus, SyncGroupStatus
 from rollcall_operator.plan.status.session_history import session_key
 from rollcall_operator.plan.timestamps import from_time
-from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState, SessionCause
+from rollcall_protocol.wire.roster import EpochCause
 
 Key = tuple[str, str]  # namespace, job
 
@@ -28,8 +29,9 @@ _GROUP = (*_JOB, "group")
 class _GroupCounts:
     epoch: int = 0
     members: int = 0
-    epochs: dict[str, int] = field(default_factory=dict)  # by cause
-    sessions: dict[str, int] = field(default_factory=dict)  # by cause
+    # By cause. Prometheus sees no increase of a counter whose first sample is above 0.
+    epochs: dict[str, int] = field(default_factory=lambda: dict.fromkeys(EpochCause, 0))
+    sessions: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SessionCause, 0))
     session_seconds: float = 0.0
     last_session: tuple[int, ...] = ()
 

@@ -10,7 +10,13 @@ ROOT = Path(__file__).parents[3]
 CHART = ROOT / "charts" / "rollcall-operator"
 
 
-@pytest.mark.parametrize("name", ["files/dashboard.json", "values.schema.json"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"files/dashboards/{name}.json" for name in ("fleet", "job", "weight-sync")),
+        "values.schema.json",
+    ],
+)
 def test_a_json_file_is_valid(name: str) -> None:
     try:
         loaded = json.loads((CHART / name).read_text())

@@ -1,0 +1,1 @@
+"""Dashboards from code, and a Prometheus that scrapes and judges as the chart says."""
