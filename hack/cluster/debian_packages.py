@@ -219,7 +219,7 @@ def root_file_system(
             )
         log = cache.log(f"rootfs-{name}")
         with progress.step(root_step(suite, name=name), log=log), cache.fresh(archive) as made:
-            programs = _mmdebstrap_folder()
+            programs = program_folder("mmdebstrap")
             words: list[str | Path] = [
                 programs / "mmdebstrap",
                 f"--variant={variant}",
@@ -249,14 +249,18 @@ def architecture() -> str:
     return run(["dpkg", "--print-architecture"], timeout_s=30).strip()
 
 
-def _mmdebstrap_folder() -> Path:
-    """The folder of mmdebstrap and the programs that it runs: the machine's, or unpacked now."""
-    found = shutil.which("mmdebstrap")
+def program_folder(package: str) -> Path:
+    """The folder of the programs of a package that is called as one of them: the machine's.
+
+    If the machine has none the package is unpacked, without what it depends on; nothing is
+    installed.
+    """
+    found = shutil.which(package)
     if found:
         return Path(found).parent
-    home = cache.root() / "host-tools" / "mmdebstrap"
-    with cache.lock("mmdebstrap"):
+    home = cache.root() / "host-tools" / package
+    with cache.lock(package):
         if not home.exists():
             with cache.fresh(home) as made:
-                unpack(["mmdebstrap"], suite=host_release()[1], target=made)
+                unpack([package], suite=host_release()[1], target=made)
     return home / "usr" / "bin"
