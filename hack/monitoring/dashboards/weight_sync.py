@@ -134,11 +134,12 @@ SESSIONS = Section(
             unit="s",
         ),
         Panel(
-            "Time to detect a failed member (p99)",
-            "From its last bytes to the suspicion.",
+            "Time to detect a failed member",
+            "From its last bytes to the suspicion; mean since the trainer started.",
             (
                 Query(
-                    quantile_of(0.99, "rollcall_detect_seconds", "group, cause", HERE),
+                    f"sum by (group, cause) (rollcall_detect_seconds_sum{{{HERE}}})"
+                    f" / sum by (group, cause) (rollcall_detect_seconds_count{{{HERE}}})",
                     "{{group}} {{cause}}",
                 ),
             ),
