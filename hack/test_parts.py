@@ -28,6 +28,7 @@ LONGEST_E2E = " ".join(
     f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
 )
 
+USUAL_INTEGRATION = "not alone and not monitoring"
 USUAL_E2E = "not every_engine and not vllm and not vllm_soak"
 E2E_SIDE_BY_SIDE = f"-n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'"
 
@@ -64,6 +65,7 @@ PARTS = (
             "rollcall-operator reference --check",
             "python -m hack.docs.cli_reference --check",
             "python -m hack.docs.links",
+            "python -m hack.monitoring.dashboards --check",
         ),
     ),
     Part(name="docs", minutes=0.3, commands=("python -m hack.docs",)),
@@ -89,10 +91,11 @@ PARTS = (
         name="integration",
         minutes=4.5,
         commands=(
-            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not alone'",
+            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m '{USUAL_INTEGRATION}'",
             "pytest tests/integration -m alone",
         ),
     ),
+    Part(name="monitoring", minutes=4, commands=("pytest tests/integration -m monitoring",)),
     Part(name="mutants", minutes=5.5, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
