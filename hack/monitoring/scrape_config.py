@@ -74,23 +74,23 @@ def pod_targets(pods: Iterable[Mapping[str, Any]]) -> Iterator[Target]:
 
 
 def service_targets(
-    service: Mapping[str, Any], pods: Mapping[str, str], *, port: int | None = None
+    service: Mapping[str, Any], pods: Mapping[str, str], *, port: int
 ) -> Iterator[Target]:
-    """A target for each port of a service at each of the pods (name to address) behind it.
+    """A target for the port of a service at each of the pods (name to address) behind it.
 
-    `port`: where a process listens that stands in for a pod; without it, the service's port.
+    `port` is where the pods listen. ValueError if the service has several.
     """
+    (declared,) = service["spec"]["ports"]
     metadata = service["metadata"]
     for name, address in pods.items():
-        for declared in service["spec"]["ports"]:
-            labels = {
-                f"{_META}namespace": metadata["namespace"],
-                f"{_META}service_name": metadata["name"],
-                f"{_META}endpoint_port_name": declared["name"],
-                f"{_META}pod_name": name,
-                **_labels("service", service),
-            }
-            yield {"targets": [f"{address}:{port or declared['port']}"], "labels": labels}
+        labels = {
+            f"{_META}namespace": metadata["namespace"],
+            f"{_META}service_name": metadata["name"],
+            f"{_META}endpoint_port_name": declared["name"],
+            f"{_META}pod_name": name,
+            **_labels("service", service),
+        }
+        yield {"targets": [f"{address}:{port}"], "labels": labels}
 
 
 def _of_pod(pod: Mapping[str, Any]) -> dict[str, str]:

@@ -57,7 +57,7 @@ VALUES: Object = {
         "alerts": {
             "operatorDown": {"for": "0s"},
             "noLeader": {"for": "0s"},
-            "reconcileErrors": {"for": "0s", "window": SHORT, "perSecond": 0.2},
+            "reconcileErrors": {"for": "0s", "window": SHORT, "perSecond": 0.02},
             "apiThrottled": {"for": "0s", "window": SHORT},
             "coordinatorSilent": {"for": "0s", "seconds": 4},
             "epochUnacknowledged": {"for": "2s"},

@@ -7,6 +7,8 @@ from prometheus_client.process_collector import ProcessCollector
 from rollcall_operator.telemetry.job_metrics import JobMetricsCollector
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+RESULTS = ("ok", "retry", "error", "timeout")
+"""Of a reconcile."""
 
 
 class OperatorMetrics:
@@ -24,6 +26,9 @@ class OperatorMetrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        # Prometheus sees no increase of a counter whose first sample is above 0.
+        for result in RESULTS:
+            self._reconcile_seconds.labels(result)
         self._queue_depth = Gauge(
             "rollcall_queue_depth", "Jobs that wait to be reconciled.", registry=self.registry
         )

@@ -93,6 +93,12 @@ def test_counts_of_queue_links_and_requests() -> None:
     assert value(metrics, "rollcall_leader") == 1
 
 
+def test_a_first_failure_is_an_increase() -> None:
+    metrics = OperatorMetrics()
+    for result in ("retry", "error", "timeout"):
+        assert value(metrics, "rollcall_reconcile_seconds_count", result=result) == 0
+
+
 def test_a_job_shows_its_epoch_members_and_rebuilds_by_cause() -> None:
     metrics = OperatorMetrics()
     metrics.jobs.update(KEY, status(1, {1: "JobStarted"}, members=3))
