@@ -121,9 +121,9 @@ class ProcessKubelet(Kubelet):
         if not worker.running:
             worker.start()
         ready = await _is_ready(worker.address)
-        told = pod["status"].get("containerStatuses") or [{}]
+        reported = pod["status"].get("containerStatuses") or [{}]
         gates = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
-        if (told[0].get("ready"), told[0].get("restartCount")) != (ready, worker.restarts) or (
+        if (reported[0].get("ready"), reported[0].get("restartCount")) != (ready, worker.restarts) or (
             gates.get("Ready") != str(ready and _ready(pod) == "True")
         ):
             await self._report(pod, worker, ready=ready)
