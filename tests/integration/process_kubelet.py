@@ -121,11 +121,10 @@ class ProcessKubelet(Kubelet):
         if not worker.running:
             worker.start()
         ready = await _is_ready(worker.address)
-        reported = pod["status"].get("containerStatuses") or [{}]
-        gates = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
-        if (reported[0].get("ready"), reported[0].get("restartCount")) != (ready, worker.restarts) or (
-            gates.get("Ready") != str(ready and _ready(pod) == "True")
-        ):
+        (container,) = pod["status"].get("containerStatuses") or [{}]
+        conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
+        reported = (container.get("ready"), container.get("restartCount"), conditions.get("Ready"))
+        if reported != (ready, worker.restarts, str(ready and _ready(pod) == "True")):
             await self._report(pod, worker, ready=ready)
 
     async def _let_go(self, name: str, uid: str) -> None:
