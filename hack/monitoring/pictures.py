@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import math
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
 
 from hack.monitoring.dashboards.__main__ import DASHBOARDS, ROOT
 from hack.monitoring.dashboards.panels import PANELS_IN_A_ROW
@@ -76,6 +78,7 @@ def _panel(axes: Axes, title: str, queries: Iterable[PanelQuery], recording: Rec
     axes.set_xlim(0, recording.ended - recording.began)
     axes.margins(y=0.12)
     axes.tick_params(labelsize=7)
+    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#eeeeee")
     handles, names = axes.get_legend_handles_labels()
     if names:
@@ -102,7 +105,7 @@ def _segments(line: Line, began: float) -> tuple[list[float], list[float]]:
 def _name(legend: str, line: Line) -> str:
     for label, value in line.labels.items():
         legend = legend.replace(f"{{{{{label}}}}}", value)
-    return legend
+    return re.sub(r"\{\{\w+\}\}", "", legend)  # as Grafana does with a label that a line lacks
 
 
 def _caption(name: str, recording: Recording) -> str:
@@ -122,11 +125,11 @@ def main() -> int:
     out = parser.parse_args().out
     with running_cluster() as cluster, tempfile.TemporaryDirectory() as folder:
         recording = asyncio.run(record(cluster, Path(folder), say=print))
-    mpl.rcParams["svg.hashsalt"] = "rollcall"
-    for name in DASHBOARDS:
-        path = out / f"dashboard-{name}.svg"
-        draw(name, recording).savefig(path, metadata={"Date": None})
-        print(path)
+    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
+        for name in DASHBOARDS:
+            path = out / f"dashboard-{name}.svg"
+            draw(name, recording).savefig(path, metadata={"Date": None})
+            print(path)
     return 0
 
 

@@ -130,14 +130,13 @@ def gaps(times: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def prompts(history: SoakHistory) -> dict[str, int]:
-    """Prompts by outcome as last read: a trainer that resumes takes its counters with it."""
-    last = _last_of_each_life(history)[-1:]
-    return {
-        name.removeprefix("prompts_total{").rstrip("}"): int(value)
-        for reading in last
-        for name, value in reading.items()
-        if name.startswith("prompts_total{")
-    }
+    """Prompts by outcome, over all lives of the trainer: each counts from 0."""
+    found = Counter[str]()
+    for reading in _last_of_each_life(history):
+        for name, value in reading.items():
+            if name.startswith("prompts_total{"):
+                found[name.removeprefix("prompts_total{").rstrip("}")] += int(value)
+    return dict(found)
 
 
 def _last_of_each_life(history: SoakHistory) -> list[dict[str, float]]:

@@ -27,4 +27,4 @@ class CoordinatorMetrics(Protocol):
         """All members of the live session serve a version, or were excluded."""
 
     def prompts(self, ledger: PromptLedger) -> None:
-        """The ledger changed."""
+        """The ledger was opened, or has changed."""

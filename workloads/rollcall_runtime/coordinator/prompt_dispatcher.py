@@ -98,6 +98,7 @@ class PromptDispatcher:
             wait_for_old=settings.off_policy == "wait",
             shared_credits=self._credits,
         )
+        metrics.prompts(self._ledger)
         self._eligible, self._send = eligible, send
         self.trajectories = TrajectoryIntake(
             job_uid=config.uid,

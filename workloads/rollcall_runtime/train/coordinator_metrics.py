@@ -19,6 +19,9 @@ class PrometheusCoordinatorMetrics:
     def __init__(self, metrics: TrainerMetrics, fields: dict[str, Any]) -> None:
         self._metrics, self._fields = metrics, fields
         self._ledger: PromptLedger | None = None
+        # What a checkpoint has counted: Prometheus would add all of it again after a restart. What
+        # it restores without an outcome counts as dispatched by this process.
+        self._before: Mapping[str, int] = {}
         self._resumed_tokens = self._dropped = 0  # counted so far
         metrics.watch_prompts(self._outcomes, self._in_flight)
 
@@ -70,6 +73,10 @@ class PrometheusCoordinatorMetrics:
 
     def prompts(self, ledger: PromptLedger) -> None:
         """Keep the ledger; its totals are read at each scrape."""
+        if self._ledger is None:
+            self._before = _counted(ledger) | {"dispatched": ledger.dispatched - ledger.in_flight}
+            self._resumed_tokens = ledger.resumed_tokens
+            self._dropped = ledger.rejected[RejectionReason.STALE]
         self._ledger = ledger
         self._metrics.buffer_depth.set(ledger.buffered)
         self._metrics.resumed_tokens.inc(ledger.resumed_tokens - self._resumed_tokens)
@@ -82,17 +89,22 @@ class PrometheusCoordinatorMetrics:
         return self._ledger.in_flight if self._ledger is not None else 0
 
     def _outcomes(self) -> Mapping[str, int]:
-        ledger = self._ledger
-        if ledger is None:
+        if self._ledger is None:
             return {}
-        rejected = {f"rejected_{why.value}": count for why, count in ledger.rejected.items()}
-        return {
-            "dispatched": ledger.dispatched,
-            "accepted": ledger.accepted,
-            "requeued": ledger.requeued,
-            "rejected": ledger.rejected.total(),
-            "duplicate": ledger.duplicates,
-            "skipped": ledger.skipped,
-            "truncated": ledger.truncated,
-            **rejected,
-        }
+        counted = _counted(self._ledger)
+        return {name: count - self._before.get(name, 0) for name, count in counted.items()}
+
+
+def _counted(ledger: PromptLedger) -> dict[str, int]:
+    """The ledger's totals, those of a checkpoint included."""
+    rejected = {f"rejected_{why.value}": count for why, count in ledger.rejected.items()}
+    return {
+        "dispatched": ledger.dispatched,
+        "accepted": ledger.accepted,
+        "requeued": ledger.requeued,
+        "rejected": ledger.rejected.total(),
+        "duplicate": ledger.duplicates,
+        "skipped": ledger.skipped,
+        "truncated": ledger.truncated,
+        **rejected,
+    }
