@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FOLDER = ROOT / "docs" / "measurements"
 EVERY = 2  # points between two that are drawn
+LARGE = 10_000  # numbers from which on an axis is in thousands, millions, ...
 MOST_NAMES = 8  # in a legend
 _FAULT, _CALM = "#d55e00", "#e8f4ea"
 
@@ -78,7 +79,8 @@ def _panel(axes: Axes, title: str, queries: Iterable[PanelQuery], recording: Rec
     axes.set_xlim(0, recording.ended - recording.began)
     axes.margins(y=0.12)
     axes.tick_params(labelsize=7)
-    axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+    if axes.get_ylim()[1] >= LARGE:
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(color="#eeeeee")
     handles, names = axes.get_legend_handles_labels()
     if names:

@@ -39,7 +39,7 @@ from tests.integration.operator_process import OperatorProcess
 from tests.integration.process_kubelet import ProcessKubelet
 
 NAMESPACE, JOB = "monitored", "reverse"
-VARIABLES = {"namespace": NAMESPACE, "job": JOB, "__rate_interval": "10s"}
+VARIABLES = {"namespace": NAMESPACE, "job": JOB, "__rate_interval": "15s"}
 OPERATOR_POD = "rollcall-operator-0"  # what the operator's process stands in for
 LEARNING_STEPS, START_IS_OVER_SECONDS, CALM_SECONDS = 20, 16.0, 15.0
 LOOK_SECONDS = 0.5  # between two looks at what there is to scrape
