@@ -17,6 +17,7 @@ from rollcall_operator.api.status import (
     SyncGroupStatus,
 )
 from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress
 from rollcall_runtime.front.metrics import FrontMetrics
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMetrics
@@ -24,6 +25,7 @@ from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMet
 ROOT = Path(__file__).parents[2]
 SOURCES = (ROOT / "operator" / "rollcall_operator", ROOT / "workloads" / "rollcall_runtime")
 _TIME = "2026-01-01T00:00:00Z"
+_SNAPSHOT = JobSnapshot("uid", 1, 1, "", (), TrainingProgress(1, 10, 1, None))
 _WRAPPERS = {"gauge", "counter", "counters", "histogram", "histograms", "totals"}
 _FAMILIES = {"GaugeMetricFamily", "CounterMetricFamily", "SummaryMetricFamily"}
 _CLASSES = {"Gauge", "Counter", "Histogram", "Summary"}
@@ -126,5 +128,5 @@ def _operator() -> OperatorMetrics:
         return RLJobStatus(phase=JobPhase.RUNNING, sync_groups=(group,), pools=pools)
 
     for epoch in (1, 2):
-        metrics.jobs.update(("n", "j"), status(epoch), coordinator=True)
+        metrics.jobs.update(("n", "j"), status(epoch), snapshot=_SNAPSHOT)
     return metrics

@@ -228,12 +228,7 @@ class Reconciler:
             self._metrics.jobs.forget(key)
             return
         status = plan.job_status or observed.job.get("status")
-        self._metrics.jobs.update(
-            key,
-            RLJobStatus.read(status),
-            coordinator=observed.link is not None,
-            snapshot=observed.snapshot,
-        )
+        self._metrics.jobs.update(key, RLJobStatus.read(status), snapshot=observed.snapshot)
 
     async def _forget(self, key: Key, state: JobState) -> None:
         await self._close_link(state)

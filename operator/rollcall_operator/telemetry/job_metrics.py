@@ -38,7 +38,7 @@ class _GroupCounts:
 
 @dataclass(frozen=True, slots=True)
 class _JobFacts:
-    """What is known of a job now. `acknowledged` is None while there is no coordinator."""
+    """What is known of a job now. `acknowledged` is None until its coordinator has reported."""
 
     phase: str
     stale_since: float | None
@@ -56,25 +56,18 @@ class JobMetricsCollector(Collector):
         self._groups: dict[Key, dict[str, _GroupCounts]] = {}
         self._facts: dict[Key, _JobFacts] = {}
 
-    def update(
-        self,
-        key: Key,
-        status: RLJobStatus,
-        *,
-        coordinator: bool = False,
-        snapshot: JobSnapshot | None = None,
-    ) -> None:
-        """Take over a job's status, and what its `coordinator`, if there is one, last reported.
+    def update(self, key: Key, status: RLJobStatus, *, snapshot: JobSnapshot | None = None) -> None:
+        """Take over a job's status, and what the coordinator that it has now last reported.
 
         Counters count what is new since the last call.
         """
         groups = self._groups.setdefault(key, {})
-        stale, reported = status.stale_since, snapshot.roster_epoch if snapshot is not None else 0
+        stale = status.stale_since
         self._facts[key] = _JobFacts(
             phase=status.phase or "",
             stale_since=None if stale is None else from_time(stale),
             restarts=status.trainer.total_restarts if status.trainer is not None else 0,
-            acknowledged=reported if coordinator else None,
+            acknowledged=snapshot.roster_epoch if snapshot is not None else None,
             rollouts=_rollouts(status, snapshot),
         )
         for group in status.sync_groups:
@@ -137,7 +130,7 @@ class JobMetricsCollector(Collector):
         )
         acknowledged = GaugeMetricFamily(
             "rollcall_job_acknowledged_epoch",
-            "Epoch of the roster that the job's coordinator holds; 0 before it has reported.",
+            "Epoch of the roster that the job's coordinator, once it has reported, holds.",
             labels=_JOB,
         )
         restarts = CounterMetricFamily(

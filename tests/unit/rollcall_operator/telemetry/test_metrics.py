@@ -171,15 +171,16 @@ def snapshot(epoch: int, *states: MemberState) -> JobSnapshot:
     )
 
 
-def test_the_epoch_that_the_coordinator_holds_is_shown_while_there_is_one() -> None:
+def test_the_epoch_that_the_coordinator_holds_is_shown_once_it_has_reported() -> None:
+    """A trainer that takes long to start has not failed to acknowledge an epoch."""
     metrics, job = OperatorMetrics(), {"namespace": "ns", "job": "reverse"}
 
     def acknowledged() -> float | None:
         return value(metrics, "rollcall_job_acknowledged_epoch", **job)
 
-    metrics.jobs.update(KEY, RLJobStatus(), coordinator=True)
-    assert acknowledged() == 0
-    metrics.jobs.update(KEY, RLJobStatus(), coordinator=True, snapshot=snapshot(4))
+    metrics.jobs.update(KEY, RLJobStatus())
+    assert acknowledged() is None
+    metrics.jobs.update(KEY, RLJobStatus(), snapshot=snapshot(4))
     assert acknowledged() == 4
     metrics.jobs.update(KEY, RLJobStatus())
     assert acknowledged() is None
