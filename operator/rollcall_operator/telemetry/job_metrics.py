@@ -130,7 +130,7 @@ class JobMetricsCollector(Collector):
         )
         acknowledged = GaugeMetricFamily(
             "rollcall_job_acknowledged_epoch",
-            "Epoch of the roster that the job's coordinator, once it has reported, holds.",
+            "Epoch of the roster that the job's coordinator holds; absent before it has reported.",
             labels=_JOB,
         )
         restarts = CounterMetricFamily(
