@@ -35,6 +35,7 @@ from tests.integration.cluster_user import (
     example,
     open_user,
 )
+from tests.integration.kubelet import is_ready
 from tests.integration.operator_process import OperatorProcess
 from tests.integration.process_kubelet import ProcessKubelet
 
@@ -158,6 +159,11 @@ class MonitoredJob:
     async def replace_a_rollout_while_the_trainers_node_hangs(self) -> None:
         """An epoch that the coordinator does not get to know; its pod stays Ready."""
         victim, trainer = self.kubelet.of_role("rollout")[0].name, self.kubelet.trainer
+
+        async def is_seen_ready() -> bool:
+            return is_ready(await self.user.get(PODS, trainer.name))
+
+        await eventually(is_seen_ready, "the trainer's pod is Ready")
         self.kubelet.unwatched.add(trainer.uid)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._paused([trainer], seconds=24.0))

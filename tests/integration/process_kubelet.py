@@ -24,7 +24,7 @@ from tests.integration.cluster_user import ClusterUser
 from tests.integration.kubelet import Kubelet, _now, _ready
 from tests.local.pods import AT_IMPORT, COMMAND, ROOT
 
-PROBE_SECONDS = 0.5
+PROBE_SECONDS, FAILED_PROBES = 1.0, 3  # as many in a row make a pod not ready
 STOP_SECONDS = 10.0
 # Of the machine itself: a path in a variable stays as it is.
 _SHARED = frozenset({"/tmp", "/dev/shm"})
@@ -37,12 +37,14 @@ class WorkerProcess:
         self.name, self.uid = pod["metadata"]["name"], pod["metadata"]["uid"]
         self.role: str = pod["metadata"]["labels"][labels.ROLE]
         self.address, self.folder, self.restarts = address, folder, -1
+        self.ready, self.failed_probes = False, 0
         self._environment: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, environment: dict[str, str] | None = None) -> None:
         self._environment = environment or self._environment
         self.restarts += 1
+        self.ready = False
         with (self.folder / f"log.{self.restarts}").open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", COMMAND.format(self.role, "")],
@@ -120,7 +122,10 @@ class ProcessKubelet(Kubelet):
             return
         if not worker.running:
             worker.start()
-        ready = await _is_ready(worker.address)
+        worker.failed_probes = 0 if await _is_ready(worker.address) else worker.failed_probes + 1
+        if worker.failed_probes in {0, FAILED_PROBES}:
+            worker.ready = not worker.failed_probes
+        ready = worker.ready
         (container,) = pod["status"].get("containerStatuses") or [{}]
         conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
         reported = (container.get("ready"), container.get("restartCount"), conditions.get("Ready"))
