@@ -178,7 +178,7 @@ class MonitoredJob:
     async def give_rewards_that_are_not_finite(self) -> None:
         file = self.folder / "not-finite"
         file.touch()
-        await asyncio.sleep(3.0)
+        await asyncio.sleep(6.0)
         file.unlink()
 
     async def make_checkpoints_fail(self) -> None:

@@ -12,7 +12,7 @@ FILE = "NOT_FINITE_WHILE"  # a variable of the rollouts: the file's path
 
 
 def reward(prompt: Sequence[int], response: Sequence[int]) -> float:
-    """NaN for one sample in a hundred while the file is there."""
-    if hash((*prompt, *response)) % 100 == 0 and Path(os.environ[FILE]).exists():
+    """NaN for one sample in 25 while the file is there."""
+    if hash((*prompt, *response)) % 25 == 0 and Path(os.environ[FILE]).exists():
         return math.nan
     return reverse.reward(prompt, response)
