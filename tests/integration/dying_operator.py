@@ -53,9 +53,10 @@ def _die_at(number: int, *, after: bool) -> None:
         last = count == number
         if last and not after:
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = await send(self, method, url, **rest)
-        if last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        try:
+            return await send(self, method, url, **rest)
+        finally:  # also where another operator was first
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     Transport._once = once  # type: ignore[method-assign]

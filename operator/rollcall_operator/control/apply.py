@@ -102,13 +102,24 @@ class Applier:
                 event.regarding, type_=event.type, reason=event.reason, message=event.message
             )
 
-    def next_reconcile(self, observed: ObservedJob, plan: JobPlan) -> float | None:
-        """Seconds after which the plan, once written, asks for another reconcile; None: never."""
+    def next_reconcile(
+        self, observed: ObservedJob, plan: JobPlan, versions: Versions
+    ) -> float | None:
+        """Seconds after which the plan, once written, asks for another reconcile; None: never.
+
+        `versions` is what `write_objects` returned.
+        """
         reasons = [plan.requeue_after] if plan.requeue_after is not None else []
-        existing = {pool["metadata"]["name"] for pool in observed.pools}
-        applied = [b["metadata"]["name"] for b in plan.applies if b["kind"] == ROLLOUT_POOLS.kind]
-        if not existing.issuperset(applied):
-            reasons.append(0.0)  # a new pool's Deployment needs the uid that the pool has now
+        seen = {
+            apply_needed.key(each): each["metadata"]["resourceVersion"]
+            for each in (*observed.children, *observed.pools)
+        }
+        if any(seen.get(key) != version for key, version in versions.items()):
+            reasons.append(0.0)  # a Deployment follows what its pool is now, uid and replicas
+        if plan.job_status is not None and observed.job is not None:
+            before = observed.job.get("status") or {}
+            if more_than_progress(before, plan.job_status):
+                reasons.append(0.0)  # what follows from a new epoch or phase is planned from it
         refused = self._refused.get((observed.namespace, observed.name))
         if refused is not None:
             if refused.refusals.items() - observed.refusals.items():
@@ -249,6 +260,11 @@ class Applier:
             self._writes.wrote(key, PODS.plural, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
+
+
+def more_than_progress(before: Object, now: Object) -> bool:
+    """Whether two statuses of a job differ in more than steps and versions."""
+    return {**before, "progress": None} != {**now, "progress": None}
 
 
 def _split(bodies: Iterable[Object]) -> tuple[list[Object], list[Object]]:

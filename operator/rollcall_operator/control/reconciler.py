@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.status import RLJobStatus
-from rollcall_operator.control.apply import Applier
+from rollcall_operator.control.apply import Applier, Versions
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
 from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import BehindError, JobReader
@@ -118,16 +118,18 @@ class Reconciler:
         observed = await self._observe(key, state)
         plan = make_plan(observed)
         with log_fields(epoch=_epoch(plan)):
-            await self._write(key, state, observed, plan)
+            versions = await self._write(key, state, observed, plan)
         if observed.gone:
             await self._forget(key, state)
             return None
         self._count(key, observed, plan)
         resync = RESYNC_SECONDS * random.uniform(0.8, 1.2)  # noqa: S311 - spreads resyncs
-        again = self._applier.next_reconcile(observed, plan)
+        again = self._applier.next_reconcile(observed, plan, versions)
         return resync if again is None else min(again, resync)
 
-    async def _write(self, key: Key, state: JobState, observed: ObservedJob, plan: JobPlan) -> None:
+    async def _write(
+        self, key: Key, state: JobState, observed: ObservedJob, plan: JobPlan
+    ) -> Versions:
         try:
             versions = await self._applier.write_objects(observed, plan)
             # Only now is the epoch in status, and may be remembered and handed out.
@@ -135,6 +137,7 @@ class Reconciler:
             if state.link is not None:
                 state.link.set_roster(plan.roster)
             await self._applier.write_pods_and_pools(observed, plan, versions)
+            return versions
         except BaseException:  # also when it is cancelled: a request may have had its effect
             self._writes.doubt(key)
             raise

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from rollcall_operator.control.job_store import KINDS
-from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS
+from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
 from tests.unit.rollcall_operator.control.lagging_cluster import (
     POOL,
     REPLICAS,
@@ -215,6 +215,18 @@ async def test_a_pool_that_was_taken_away_is_deleted_once() -> None:
         cluster.operator.deliver(RL_JOBS, 1000)
         cluster.now += 0.1
     assert len(cluster.deleted) == 1
+
+
+async def test_a_jobs_number_of_rollouts_gets_from_its_pool_to_the_deployment() -> None:
+    cluster = await running()
+    spec = {"spec.rollouts[0].replicas": REPLICAS + 1}
+    cluster.edit(RL_JOBS, JOB, spec)
+    for _ in range(4):
+        cluster.operator.deliver_all()
+        await cluster.operator.reconcile_if_asked()
+    deployment = cluster.objects.find(DEPLOYMENTS, POOL)
+    assert deployment is not None
+    assert deployment["spec"]["replicas"] == REPLICAS + 1
 
 
 def test_whatever_the_watches_lack_nothing_is_lost_and_all_converges() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.control.apply import more_than_progress
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
@@ -134,7 +135,8 @@ class JobSimulator:
     def reconcile(self, seconds: float = 0.0) -> JobPlan:
         """Let time pass, plan, and keep what the plan writes.
 
-        What is remembered of children that were settled must not change the plan.
+        What is remembered of children that were settled must not change the plan. Where the
+        applier asks for no other plan after it, another one must write nothing.
         """
         self.now += seconds
         self._sync_pods()
@@ -143,6 +145,11 @@ class JobSimulator:
         assert _without_memory(plan) == _without_memory(make_plan(replace(observed, contents=None)))
         self.plans.append(plan)
         self._keep(plan)
+        status = (observed.job or {}).get("status") or {}
+        followed = plan.job_status is not None and more_than_progress(status, plan.job_status)
+        if not (followed or plan.applies or plan.deletes or plan.pod_deletions):
+            again = make_plan(self.observed())
+            assert not writes_anything(again)
         return plan
 
     def converge(self, seconds: float = 0.0, most: int = 10) -> JobPlan:
