@@ -137,10 +137,10 @@ class Reconciler:
             if state.link is not None:
                 state.link.set_roster(plan.roster)
             await self._applier.write_pods_and_pools(observed, plan, versions)
-            return versions
         except BaseException:  # also when it is cancelled: a request may have had its effect
             self._writes.doubt(key)
             raise
+        return versions
 
     async def _observe(self, key: Key, state: JobState) -> ObservedJob:
         """What the API server holds, with what the operator itself knows of the job."""
