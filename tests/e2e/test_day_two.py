@@ -60,6 +60,13 @@ class RunningJob:
 
         return wait_for(f"{kind}: {reason}", look, seconds=seconds)
 
+    def certificate(self) -> str:
+        """The uid of the Secret with the trainer's certificate; empty if there is none."""
+        found = self.kubectl.run(
+            "get", "secret", CERTIFICATE, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}"
+        )
+        return found.strip()
+
     def trainer(self) -> dict[str, Any]:
         """The pod of rank 0."""
         return self.kubectl.get("pod", TRAINER)
@@ -137,11 +144,15 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     job.kubectl.apply(job.manifest)
     job.condition("TrainerUpToDate", "RestartNeeded", seconds=30)
     assert job.trainer()["metadata"]["uid"] == before, "nothing restarts by itself"
-    certificate = job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"]
+    certificate = job.certificate()
     job.kubectl.run("delete", "secret", CERTIFICATE)
     job.kubectl.run("annotate", "rljob", JOB, "rollcall.dev/restart-trainer=now")
     job.condition("TrainerUpToDate", "UpToDate", seconds=deadlines.REACTION)
-    assert job.kubectl.get("secret", CERTIFICATE)["metadata"]["uid"] != certificate, "made again"
+    wait_for(
+        "the Secret for which the new pod waits",
+        lambda: job.certificate() not in {"", certificate},
+        seconds=deadlines.REACTION,
+    )
     assert job.trainer()["metadata"]["uid"] != before
     assert job.started_at() >= step - 2 * CHECKPOINT_STEPS
     job.trains(after=step)
