@@ -23,23 +23,15 @@ from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, SECRETS
 from rollcall_operator.kube.watch import Watch
 from rollcall_protocol import pod_contract
-from rollcall_protocol.wire.ids import SessionId
-from rollcall_protocol.wire.job_snapshot import (
-    GroupReport,
-    JobSnapshot,
-    MemberReport,
-    MemberState,
-    SessionCause,
-    SessionReport,
-    TrainingProgress,
-)
-from rollcall_protocol.wire.messages import loads
-from rollcall_protocol.wire.roster import Roster
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress
+from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.coordinator.state_stream import StateStream
 from tests.integration.cluster_user import open_user
+from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient, Object
+    from rollcall_protocol.wire.roster import Roster
 
 STEP_SECONDS = 1.0
 
@@ -65,30 +57,14 @@ class FakeCoordinator:
 
     def snapshot(self) -> JobSnapshot:
         """All members hold the weights of the step."""
-        roster, step = self.roster, self.step
-        members = tuple(
-            MemberReport(m.pod_uid, m.pod, m.pool, MemberState.IN_SYNC, version=step, running=1)
-            for m in (roster.members if roster else ())
-        )
-        return JobSnapshot(
-            pod_uid=self.pod_uid,
-            boot=1,
-            roster_epoch=roster.epoch if roster else 0,
-            roster_digest=roster.digest if roster else "",
-            members=members,
-            progress=TrainingProgress(step, 1_000_000, step, rollout_reward=0.5),
-            groups=(_group(roster),) if roster else (),
-        )
+        progress = TrainingProgress(self.step, 1_000_000, self.step, rollout_reward=0.5)
+        if self.roster is not None:
+            return snapshot_of(self.roster, progress, groups=["default"])
+        return JobSnapshot(self.pod_uid, 1, 0, "", (), progress)
 
 
-def _group(roster: Roster) -> GroupReport:
-    session = SessionReport(
-        session=SessionId(roster.epoch, 1, 1),
-        cause=SessionCause.NEW_ROSTER,
-        members=len(roster.members) + 1,
-        seconds=0.1,
-    )
-    return GroupReport("default", roster.epoch, session, 1, formed=True, sessions=(session,))
+def _refuse(why: str) -> None:
+    raise RuntimeError(f"the operator has pushed a roster that is {why}")
 
 
 class FakeCoordinators:
@@ -143,8 +119,7 @@ class FakeCoordinators:
 
     async def take_roster(self, request: web.Request) -> web.Response:
         """PUT of a roster."""
-        self.of(request).take(loads(await request.read(), Roster))
-        return web.json_response({})
+        return await handle_roster_push(request, self.of(request).take, _refuse)
 
     async def advance(self) -> None:
         """Each makes a step each second, spread over it."""
