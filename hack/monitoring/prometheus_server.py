@@ -39,7 +39,7 @@ class PrometheusError(Exception):
 
 
 class PrometheusServer:
-    """Use as a context; `discover` says what there is to scrape.
+    """Use as a context; `discover` sets the targets from which monitors choose.
 
     `objects` are the chart's, rendered: each monitor becomes a scrape job, each PrometheusRule a
     file of rules. `prefix` is put before the command, to run it in another network.

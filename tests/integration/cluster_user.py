@@ -13,19 +13,15 @@ from typing import Any, TypeVar
 import yaml
 
 from hack.cluster import go_build
+from rollcall_operator.control import job_store
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.connection import connect
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
     EVENTS,
-    NETWORK_POLICIES,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
-    SERVICES,
-    STATEFUL_SETS,
     Resource,
 )
 from rollcall_operator.kube.transport import APPLY_PATCH, Transport
@@ -33,14 +29,7 @@ from rollcall_operator.kube.transport import APPLY_PATCH, Transport
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-CHILDREN = (
-    CONFIG_MAPS,
-    NETWORK_POLICIES,
-    SERVICES,
-    STATEFUL_SETS,
-    ROLLOUT_POOLS,
-    DEPLOYMENTS,
-)
+CHILDREN = (*job_store.CHILDREN, ROLLOUT_POOLS)
 SYSTEM = "rollcall-system"
 ACCOUNT = "rollcall-operator"
 USER = f"system:serviceaccount:{SYSTEM}:{ACCOUNT}"

@@ -110,20 +110,11 @@ class Kubelet:
             )
             await coordinator.start()
             self.coordinators[uid] = coordinator
-        container = {
-            "name": pod["spec"]["containers"][0]["name"],
-            "image": "i",
-            "imageID": "i",
-            "ready": True,
-            "started": True,
-            "restartCount": 0,
-            "state": {"running": {"startedAt": _now()}},
-        }
         status = {
             "phase": "Running",
             "podIP": address,
             "podIPs": [{"ip": address}],
-            "containerStatuses": [container],
+            "containerStatuses": [container_status(pod)],
         }
         await self._patch(meta["name"], {**status, **_conditions(pod)})
         self._addresses[uid] = address
@@ -154,7 +145,7 @@ class Kubelet:
 
     async def _probe(self, pod: Object) -> None:
         before = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
-        if before.get("Ready") != _ready(pod):
+        if before.get("Ready") != all_gates_open(pod):
             await self._patch(pod["metadata"]["name"], _conditions(pod))
 
     async def _patch(self, name: str, status: Object) -> None:
@@ -182,7 +173,7 @@ class Kubelet:
         )
 
 
-def _ready(pod: Object) -> str:
+def all_gates_open(pod: Object) -> str:
     """A pod is ready when its containers are, and every readiness gate is open."""
     gates = [gate["conditionType"] for gate in pod["spec"].get("readinessGates") or ()]
     conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
@@ -190,16 +181,29 @@ def _ready(pod: Object) -> str:
 
 
 def _conditions(pod: Object) -> Object:
-    statuses = {"ContainersReady": "True", "Ready": _ready(pod)}
+    statuses = {"ContainersReady": "True", "Ready": all_gates_open(pod)}
     return {
         "conditions": [
-            {"type": kind, "status": status, "lastTransitionTime": _now()}
+            {"type": kind, "status": status, "lastTransitionTime": now()}
             for kind, status in statuses.items()
         ]
     }
 
 
-def _now() -> str:
+def container_status(pod: Object, *, ready: bool = True, restarts: int = 0) -> Object:
+    """The worker's container, which runs."""
+    return {
+        "name": pod["spec"]["containers"][0]["name"],
+        "image": "i",
+        "imageID": "i",
+        "ready": ready,
+        "started": True,
+        "restartCount": restarts,
+        "state": {"running": {"startedAt": now()}},
+    }
+
+
+def now() -> str:
     return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -21,12 +21,12 @@ from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import CONFIG_MAPS, SECRETS
 from rollcall_protocol import pod_contract
 from tests.integration.cluster_user import ClusterUser
-from tests.integration.kubelet import Kubelet, _now, _ready
+from tests.integration.kubelet import Kubelet, all_gates_open, container_status, now
 from tests.local.pods import AT_IMPORT, COMMAND, ROOT
 
 PROBE_SECONDS, FAILED_PROBES = 1.0, 3  # as many in a row make a pod not ready
 STOP_SECONDS = 10.0
-# Of the machine itself: a path in a variable stays as it is.
+# Folders of the machine itself: a variable that holds such a path is not changed.
 _SHARED = frozenset({"/tmp", "/dev/shm"})
 
 
@@ -129,7 +129,7 @@ class ProcessKubelet(Kubelet):
         (container,) = pod["status"].get("containerStatuses") or [{}]
         conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions") or ()}
         reported = (container.get("ready"), container.get("restartCount"), conditions.get("Ready"))
-        if reported != (ready, worker.restarts, str(ready and _ready(pod) == "True")):
+        if reported != (ready, worker.restarts, str(ready and all_gates_open(pod) == "True")):
             await self._report(pod, worker, ready=ready)
 
     async def _let_go(self, name: str, uid: str) -> None:
@@ -144,16 +144,8 @@ class ProcessKubelet(Kubelet):
         return next(found, None)
 
     async def _report(self, pod: Object, worker: WorkerProcess, *, ready: bool) -> None:
-        container = {
-            "name": pod["spec"]["containers"][0]["name"],
-            "image": "i",
-            "imageID": "i",
-            "ready": ready,
-            "started": True,
-            "restartCount": worker.restarts,
-            "state": {"running": {"startedAt": _now()}},
-        }
-        whole = str(ready and _ready(pod) == "True")
+        container = container_status(pod, ready=ready, restarts=worker.restarts)
+        whole = str(ready and all_gates_open(pod) == "True")
         statuses = {"ContainersReady": str(ready), "Ready": whole}
         await self._patch(
             worker.name,
@@ -163,7 +155,7 @@ class ProcessKubelet(Kubelet):
                 "podIPs": [{"ip": worker.address}],
                 "containerStatuses": [container],
                 "conditions": [
-                    {"type": kind, "status": status, "lastTransitionTime": _now()}
+                    {"type": kind, "status": status, "lastTransitionTime": now()}
                     for kind, status in statuses.items()
                 ],
             },

@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hack.bench.operator_load.job_manifests import NAMESPACE, job, objects_of
 from hack.bench.operator_load.pod_count import counted_pods
-from rollcall_operator.kube.resources import (
-    CONFIG_MAPS,
-    DEPLOYMENTS,
-    NETWORK_POLICIES,
-    RL_JOBS,
-    ROLLOUT_POOLS,
-    SECRETS,
-    SERVICES,
-    STATEFUL_SETS,
-)
+from rollcall_operator.kube.resources import SECRETS, resource_of
 from tests.integration.cluster_user import ClusterUser, open_user
 
 if TYPE_CHECKING:
@@ -31,20 +22,6 @@ if TYPE_CHECKING:
 CLIENTS = 10
 """Requests at a time; the operator reconciles as many jobs at a time."""
 SECONDS_PER_JOB, SECONDS_PER_POD = 1.0, 0.2  # how long a measurement may take at most
-
-_KINDS = {
-    resource.kind: resource
-    for resource in (
-        RL_JOBS,
-        ROLLOUT_POOLS,
-        SECRETS,
-        CONFIG_MAPS,
-        SERVICES,
-        STATEFUL_SETS,
-        DEPLOYMENTS,
-        NETWORK_POLICIES,
-    )
-}
 
 
 async def bare_client_seconds(cluster: Cluster, *, jobs: int, rollouts: int) -> float:
@@ -94,4 +71,6 @@ async def _until_ready(user: ClusterUser, work: list[list[Object]], *, pods: int
 async def _create_all(user: ClusterUser, pending: Iterable[list[Object]]) -> None:
     for bodies in pending:
         for body in bodies:
-            await user.client.create(_KINDS[body["kind"]], body)
+            kind = body["kind"]
+            resource = SECRETS if kind == SECRETS.kind else resource_of(kind)
+            await user.client.create(resource, body)

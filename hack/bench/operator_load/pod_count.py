@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from rollcall_operator.kube.resources import PODS
 from rollcall_operator.kube.watch import Watch
+from tests.integration.kubelet import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from rollcall_operator.kube.client import KubeClient, Object
+    from rollcall_operator.kube.client import KubeClient
 
 
 class PodCount:
@@ -25,7 +26,7 @@ class PodCount:
             client,
             PODS,
             namespace=namespace,
-            reduce=_is_ready,
+            reduce=is_ready,
             changed=self._count,
             delay=lambda _: 1.0,
         )
@@ -56,8 +57,3 @@ async def counted_pods(client: KubeClient, *, namespace: str) -> AsyncIterator[P
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -16,6 +16,7 @@ from hack.cluster import go_build
 from rollcall_operator.kube.resources import NODES
 from tests.integration.cluster import Cluster, running_cluster
 from tests.integration.cluster_user import eventually, open_user
+from tests.integration.kubelet import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -101,10 +102,4 @@ async def _make_nodes(cluster: Cluster) -> None:
 
 async def _all_ready(user: ClusterUser) -> bool:
     nodes = await user.client.list(NODES, namespace=None)
-    return all(
-        any(
-            c["type"] == "Ready" and c["status"] == "True"
-            for c in node["status"].get("conditions") or ()
-        )
-        for node in nodes
-    )
+    return all(map(is_ready, nodes))

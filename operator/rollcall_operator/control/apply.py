@@ -33,6 +33,7 @@ from rollcall_operator.plan.model import (
     ReadinessGatePatch,
     Refusal,
 )
+from rollcall_operator.plan.status.job import more_than_progress
 from rollcall_protocol.pod_contract import READINESS_GATE
 
 log = logging.getLogger(__name__)
@@ -260,11 +261,6 @@ class Applier:
             self._writes.wrote(key, PODS.plural, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
-
-
-def more_than_progress(before: Object, now: Object) -> bool:
-    """Whether two statuses of a job differ in more than steps and versions."""
-    return {**before, "progress": None} != {**now, "progress": None}
 
 
 def _split(bodies: Iterable[Object]) -> tuple[list[Object], list[Object]]:

@@ -30,9 +30,14 @@ from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.children.certificates import believed_authorities
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
-from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
+from rollcall_operator.plan.model import (
+    NUMBERS_ONLY,
+    JobPlan,
+    ObservedJob,
+    PolicyPeers,
+    ReconcileMemory,
+)
 from rollcall_operator.plan.status.enforced_policies import can_be_tried
-from rollcall_operator.plan.status.write_throttle import NUMBERS_ONLY
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 

@@ -188,6 +188,10 @@ class PolicyPeers:
     monitoring: tuple[Manifest, ...] = ()
 
 
+NUMBERS_ONLY = 10.0
+"""Seconds between two writes of a status in which only numbers change, at least."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObservedJob:
     """Everything that exists for one (namespace, job name) at one moment.
@@ -228,7 +232,7 @@ class ObservedJob:
     creation_failures: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeFacts] = field(default_factory=dict)
     contents: frozenset[bytes] | None = None
-    numbers_every: float = 10.0
+    numbers_every: float = NUMBERS_ONLY
 
     @property
     def job_uid(self) -> str:

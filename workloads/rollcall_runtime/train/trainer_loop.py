@@ -268,7 +268,7 @@ class TrainerLoop:
         self._metrics.step_seconds.observe(times.step)
         tokens = sum(len(s.tokens) for item in batch for s in item.completion.samples)
         figures = times.figures(tokens=tokens)
-        self._metrics.record_times(figures)
+        self._metrics.record_figures(figures)
         self._tracking.record(self._rank.step, figures)
 
     def _record_evaluation(self, step: int, figures: Mapping[str, float]) -> None:

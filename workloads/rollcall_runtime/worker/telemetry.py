@@ -204,11 +204,11 @@ class TrainerMetrics(Metrics):
             "wait_for_reference_seconds",
             "Seconds until the reference's own pods had answered for a batch.",
         )
-        self.idle_ratio = self.gauge(
+        idle = self.gauge(
             "trainer_idle_ratio",
             "Share of the last step in which the trainer waited for samples or for a publication.",
         )
-        self.tokens_per_second = self.gauge(
+        speed = self.gauge(
             "tokens_per_second", "Tokens of responses trained on in the last step, per second."
         )
         self.sync_seconds = self.histogram(
@@ -259,6 +259,8 @@ class TrainerMetrics(Metrics):
         self._figures = {
             "actor/pg_loss": loss,
             "train/loss": loss,  # of supervised training
+            "trainer/idle_ratio": idle,
+            "perf/tokens_per_second": speed,
             "actor/grad_norm": norm,
             "train/grad_norm": norm,
             "actor/entropy": self.gauge(
@@ -301,8 +303,6 @@ class TrainerMetrics(Metrics):
         for unknown in (
             self.reward,
             self.evaluation_reward,
-            self.idle_ratio,
-            self.tokens_per_second,
             *self._figures.values(),
         ):
             unknown.set(math.nan)
@@ -317,11 +317,6 @@ class TrainerMetrics(Metrics):
         for name, gauge in self._figures.items():
             if name in figures:
                 gauge.set(figures[name])
-
-    def record_times(self, figures: Mapping[str, float]) -> None:
-        """Show what follows from the times of a step."""
-        self.idle_ratio.set(figures.get("trainer/idle_ratio", math.nan))
-        self.tokens_per_second.set(figures.get("perf/tokens_per_second", math.nan))
 
     def watch_prompts(
         self, read: Callable[[], Mapping[str, int]], in_flight: Callable[[], float]

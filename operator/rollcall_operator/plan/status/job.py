@@ -69,6 +69,11 @@ def job_status(
     return throttled(old, new, interval=_interval(view, old, new), now=view.now)
 
 
+def more_than_progress(before: Manifest, now: Manifest) -> bool:
+    """Whether two statuses of a job differ in more than steps and versions."""
+    return {**before, "progress": None} != {**now, "progress": None}
+
+
 def _without_leftovers(view: JobView) -> RLJobStatus:
     """The stored status without the condition of pods that the spec does not ask for any more."""
     if view.spec.reference.template is not None:

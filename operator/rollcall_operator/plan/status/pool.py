@@ -6,7 +6,7 @@ from rollcall_operator.api.conditions import PoolCondition, Reason
 from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRange
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
-from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.model import NUMBERS_ONLY, Manifest
 from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.status.conditions import (
     is_true,
@@ -17,7 +17,6 @@ from rollcall_operator.plan.status.conditions import (
 from rollcall_operator.plan.status.coordinator_contact import stale_since
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
-    NUMBERS_ONLY,
     WHILE_STARTING,
     WITHIN_A_SECOND,
     StatusWrite,

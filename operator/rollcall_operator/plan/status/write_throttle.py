@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.timestamps import from_time
 
-IMMEDIATELY, WITHIN_A_SECOND, NUMBERS_ONLY, WHILE_STARTING = 0.0, 1.0, 10.0, 30.0
+IMMEDIATELY, WITHIN_A_SECOND, WHILE_STARTING = 0.0, 1.0, 30.0
 
 S = TypeVar("S", RLJobStatus, RolloutPoolStatus)
 

@@ -48,6 +48,7 @@ from tests.unit.rollcall_operator.plan.simulator import (
     START,
     TRUST,
     good_job,
+    revision_of,
     writes_anything,
 )
 
@@ -464,14 +465,14 @@ class LaggingCluster:
         status = {
             "replicas": wanted,
             "observedGeneration": owner["metadata"]["generation"],
-            "updateRevision": _revision(owner),
+            "updateRevision": revision_of(owner),
         }
         self.objects.put(resource, _merged(owner, {"status": status}))
 
     def _make_pod(self, owner: Object, name: str) -> None:
         template = copy.deepcopy(owner["spec"]["template"])
         metadata = template["metadata"]
-        metadata["labels"]["controller-revision-hash"] = _revision(owner)
+        metadata["labels"]["controller-revision-hash"] = revision_of(owner)
         metadata |= {
             "name": name,
             "namespace": NAMESPACE,
@@ -598,10 +599,6 @@ async def _no(_observed: ObservedJob) -> str:
 
 def _kept(resource: Resource, body: Object | None) -> Kept | None:
     return None if body is None else keep(resource, body)
-
-
-def _revision(owner: Object) -> str:
-    return apply_needed.digest({"metadata": {}, "spec": owner["spec"]["template"]})
 
 
 def _with_conditions(pod: Object, *conditions: Object) -> Object:

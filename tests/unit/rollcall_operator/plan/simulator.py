@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
-from rollcall_operator.control.apply import more_than_progress
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
@@ -27,6 +26,7 @@ from rollcall_operator.plan.model import (
     ReconcileMemory,
     Refusal,
 )
+from rollcall_operator.plan.status.job import more_than_progress
 from rollcall_protocol.wire.job_snapshot import (
     JobSnapshot,
     MemberState,
@@ -74,7 +74,8 @@ def writes_anything(plan: JobPlan) -> bool:
     return any((*written, plan.job_status, plan.pool_statuses, plan.gates, plan.events))
 
 
-def _revision(stateful_set: Manifest) -> str:
+def revision_of(stateful_set: Manifest) -> str:
+    """Of the pods that it makes now."""
     return apply_needed.digest({"metadata": {}, "spec": stateful_set["spec"]["template"]})
 
 
@@ -221,7 +222,7 @@ class JobSimulator:
         if body["kind"] == "StatefulSet":  # its controller has seen it
             kept["status"] = {
                 "observedGeneration": kept["metadata"]["generation"],
-                "updateRevision": _revision(kept),
+                "updateRevision": revision_of(kept),
             }
         store[key] = kept
 
@@ -252,7 +253,7 @@ class JobSimulator:
             pool="" if trainer else name,
             container=template["labels"][labels.ROLE],
             created=self.now,
-            revision=_revision(child) if trainer else "",
+            revision=revision_of(child) if trainer else "",
             restart_requests={
                 name: template["annotations"][name]
                 for name in labels.RESTART_REQUESTS
