@@ -48,9 +48,10 @@ class LinkMetrics(Protocol):
 class LinkSettings:
     """Times are seconds.
 
-    After a failure it pauses as `backoff` says, but half of the time without contact where that is
-    longer, up to `longest_pause`: so coordinators that are away cost nearly nothing. A change of
-    the coordinator's pod ends the pause.
+    After a failure it pauses as `backoff` says, but a tenth of the time without contact where that
+    is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing. A
+    greater share would miss a trainer that starts: its pod is Ready before it is tried again, and
+    the job is then said to have an unreachable coordinator.
     """
 
     port: int = MEMBERSHIP_PORT
@@ -207,8 +208,8 @@ class CoordinatorLink:
                 continue
 
     def _pause(self, failures: int) -> float:
-        half = min((self._clock() - self._last_byte) / 2, self._settings.longest_pause)
-        spread = BackoffPolicy(first=half, longest=half)
+        tenth = min((self._clock() - self._last_byte) / 10, self._settings.longest_pause)
+        spread = BackoffPolicy(first=tenth, longest=tenth)
         return max(self._settings.backoff.delay(failures), spread.delay(1))
 
     def _fail(self, failure: LinkFailure, detail: str) -> None:
