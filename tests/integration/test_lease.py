@@ -83,9 +83,9 @@ async def test_an_operator_that_loses_the_lease_exits_non_zero(
 ) -> None:
     with start(cluster, log_folder, "a", "--drain", "1") as first:
         first.wait_until_watching()
-        lease = await user.client.get(LEASES, namespace=SYSTEM, name=NAME)
-        lease["spec"].update(holderIdentity="usurper", leaseDurationSeconds=3600)
-        await user.client.replace(LEASES, lease)
+        usurper = {"holderIdentity": "usurper", "leaseDurationSeconds": 3600}
+        # Without a resourceVersion: the holder may renew at this very moment.
+        await user.client.merge(LEASES, namespace=SYSTEM, name=NAME, patch={"spec": usurper})
         async with asyncio.timeout(10):
             while first.process.poll() is None:
                 await asyncio.sleep(0.05)
