@@ -28,7 +28,9 @@ LONGEST_E2E = " ".join(
     f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
 )
 
-USUAL_INTEGRATION = "not alone and not monitoring"
+INTEGRATION = f"tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}"
+ALL_INTEGRATION = "not alone and not monitoring"
+USUAL_INTEGRATION = f"{ALL_INTEGRATION} and not long"
 USUAL_E2E = "not every_engine and not vllm and not vllm_soak"
 E2E_SIDE_BY_SIDE = f"-n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'"
 
@@ -91,9 +93,17 @@ PARTS = (
         name="integration",
         minutes=4.5,
         commands=(
-            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m '{USUAL_INTEGRATION}'",
+            f"pytest {INTEGRATION} -m '{USUAL_INTEGRATION}'",
             "pytest tests/integration -m alone",
         ),
+    ),
+    Part(
+        name="integration-whole",
+        minutes=6,
+        commands=(
+            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m '{ALL_INTEGRATION}'",
+        ),
+        named_only=True,
     ),
     Part(name="monitoring", minutes=4, commands=("pytest tests/integration -m monitoring",)),
     Part(name="mutants", minutes=5.5, commands=("python -m tests.mutants --quick",)),

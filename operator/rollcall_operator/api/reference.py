@@ -42,7 +42,11 @@ def _of_resource(resource: CustomResource) -> str:
 
 
 def _objects(path: str, node: Schema) -> Iterator[tuple[str, Schema]]:
-    """The objects with fields of their own, each before those inside it."""
+    """The objects with fields of their own, each before those inside it; those of a pod template
+    are Kubernetes' own, and described there.
+    """
+    if node.get("x-kubernetes-preserve-unknown-fields"):
+        return
     if "properties" in node:
         yield path, node
         for name, inner in node["properties"].items():

@@ -35,6 +35,8 @@ M = TypeVar("M", bound=Model)
 
 _RESERVED_MOUNTS = (TOKEN_PATH, TRUST_PATH, STATE_PATH, CHECKPOINT_PATH)
 _ENV_PREFIX = "ROLLCALL_"
+_LONGEST = 100
+"""Characters of a wrong value that a message repeats."""
 
 
 def parse(model: type[M], value: Any, path: str) -> tuple[M | None, tuple[str, ...]]:
@@ -57,10 +59,15 @@ def _explain(item: Any, path: str) -> str:
     elif item["type"] == "extra_forbidden":
         text = "unknown field; remove it, or correct its name"
     elif item["type"] in _MUST:
-        text = f"must {_MUST[item['type']].format(**context)}, not {item['input']!r}"
+        text = f"must {_MUST[item['type']].format(**context)}, not {_shown(item['input'])}"
     elif item["type"] != "rule":
-        text = f"{text[0].lower()}{text[1:]}, not {item['input']!r}"
+        text = f"{text[0].lower()}{text[1:]}, not {_shown(item['input'])}"
     return f"{where}: {text}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 _MUST = {
@@ -71,6 +78,8 @@ _MUST = {
     "int_type": "be an integer",
     "bool_type": "be true or false",
     "list_type": "be a list",
+    "dict_type": "be a map",
+    "model_type": "be a map",
     "too_short": "have at least {min_length} entries",
     "too_long": "have at most {max_length} entries",
 }

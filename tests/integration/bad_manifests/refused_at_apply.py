@@ -46,6 +46,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.weightSync.engine": "glue"},
     ),
     _apply(
+        "an init container that is a text",
+        (f"{TRAINER}.initContainers[0]", "expected map"),
+        {f"{TRAINER}.initContainers": ["busybox"]},
+    ),
+    _apply(
+        "volumes that are one map",
+        ("template.spec.volumes", "expected list"),
+        {f"{ROLLOUT}.volumes": {"name": "data", "emptyDir": {}}},
+    ),
+    _apply(
         "negative replicas",
         ("spec.rollouts[0].replicas", "should be greater than or equal to 0"),
         {"spec.rollouts[0].replicas": -1},

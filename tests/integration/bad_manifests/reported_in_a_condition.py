@@ -27,6 +27,11 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         expected=Expected("JobFound", "False", "JobNotFound"),
     ),
     _reported(
+        "a label of pods that is a number",
+        ("spec.trainer.template.metadata.labels.version", "must be a string; write it in quotes"),
+        {"spec.trainer.template.metadata": {"labels": {"version": 1}}},
+    ),
+    _reported(
         "two containers and none is the worker",
         (f"{TRAINER}.containers", "not clear which of main, helper is the worker", "'trainer'"),
         {

@@ -40,15 +40,23 @@ def runs(suite: str, *marks: str) -> int:
 def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
     for count in range(len(MARKS) + 1):
         for marks in itertools.combinations(MARKS, count):
-            named_only = int("slow" in marks and suite in SLOW_SUITES and "alone" not in marks)
+            slow = "slow" in marks and suite in SLOW_SUITES and "alone" not in marks
+            whole = "alone" not in marks and suite == "tests/integration"
+            named_only = int(slow or whole)
             assert runs(suite, *marks) == 1 + named_only, marks
 
 
-@pytest.mark.parametrize("suite", SLOW_SUITES)
-def test_a_long_test_runs_when_it_is_named(suite: str) -> None:
+@pytest.mark.parametrize(
+    ("suite", "part", "marks"),
+    [
+        *((suite, "slow", ("slow", "long")) for suite in SLOW_SUITES),
+        ("tests/integration", "integration", ("long",)),
+    ],
+)
+def test_a_long_test_runs_when_it_is_named(suite: str, part: str, marks: tuple[str, ...]) -> None:
     by_name = {part.name: part for part in PARTS}
-    assert (by_name["slow"].named_only, by_name["slow-whole"].named_only) == (False, True)
-    assert runs(suite, "slow", "long") == 1
+    assert (by_name[part].named_only, by_name[f"{part}-whole"].named_only) == (False, True)
+    assert runs(suite, *marks) == 1
 
 
 def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_named() -> None:

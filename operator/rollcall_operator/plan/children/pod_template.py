@@ -1,6 +1,5 @@
 """Turns a user's pod template into that of a worker."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +80,7 @@ def worker_container(template: Manifest, role: str) -> Manifest | None:
 
 def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
     """The pod template of a StatefulSet or Deployment. The template has passed validation."""
-    result = copy.deepcopy(template)
+    result: Manifest = _without_nulls(template)
     spec = result["spec"]
     worker = worker_container(result, extras.role)
     if worker is None:
@@ -109,6 +108,13 @@ def worker_template(template: Manifest, extras: WorkerAdditions) -> Manifest:
         medium = {"medium": "Memory", "sizeLimit": SHARED_MEMORY_SIZE}
         _mount_own(worker, spec, SHARED_MEMORY_VOLUME, SHARED_MEMORY_PATH, medium)
     return result
+
+
+def _without_nulls(value: Any) -> Any:
+    """A copy without fields that are null: Kubernetes takes them as not set."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
 def token_volume(audiences: Mapping[str, str]) -> tuple[Manifest, Manifest]:
@@ -154,13 +160,8 @@ def common_volumes(job: str) -> tuple[tuple[Manifest, ...], tuple[Manifest, ...]
     return volumes, mounts
 
 
-def _with_outages(given: Any) -> Any:
-    """Tolerations that end early on lost nodes, where the user does not set how long.
-
-    What is no list of objects is for the API server to refuse.
-    """
-    if not isinstance(given, list) or not all(isinstance(item, dict) for item in given):
-        return given
+def _with_outages(given: list[Manifest]) -> list[Manifest]:
+    """Tolerations that end early on lost nodes, where the user does not set how long."""
     configured = {
         item.get("key") for item in given if item.get("effect", "NoExecute") in {"", "NoExecute"}
     }

@@ -7,10 +7,13 @@ from rollcall_operator.api.crd import RESOURCES, crd
 from rollcall_operator.api.reference import reference
 
 PAGE = reference()
+PRESERVED = "x-kubernetes-preserve-unknown-fields"
 
 
 def fields(node: dict[str, Any]) -> int:
-    """How many fields there are below a node."""
+    """How many fields there are below a node; those of pod templates are Kubernetes' own."""
+    if PRESERVED in node:
+        return 0
     inner = [*node.get("properties", {}).values(), *([node["items"]] if "items" in node else [])]
     return len(node.get("properties", ())) + sum(fields(one) for one in inner)
 

@@ -210,8 +210,12 @@ def test_workers_leave_a_lost_node_soon_unless_the_user_says_how_long(
     assert built(template(tolerations=given))["spec"]["tolerations"] == [*given, *added]
 
 
-def test_tolerations_that_are_none_are_left_for_the_api_server_to_refuse() -> None:
-    assert built(template(tolerations="wrong"))["spec"]["tolerations"] == "wrong"
+def test_a_field_that_is_null_counts_as_not_set() -> None:
+    empty = ("env", "ports", "volumeMounts", "securityContext", "readinessProbe")
+    nothing = template(
+        dict.fromkeys(empty), volumes=None, tolerations=None, securityContext=None, hostname=None
+    )
+    assert built({**nothing, "metadata": None}) == built(template())
 
 
 def test_pods_get_no_service_account_token_unless_asked() -> None:
