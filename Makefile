@@ -87,6 +87,7 @@ bench-recovery: $(STAMP) ## All set-up, then how fast a job recovers: TRIALS= of
 	$(BIN)/python -m hack.bench.recovery --trials $(TRIALS) $(ARGS)
 
 bench-operator: $(STAMP) ## Measure the operator with many jobs on simulated nodes, ARGS="--only jobs500x2"; prints JSON, into results/
+	@command -v ip >/dev/null || hack/install-packages.sh iproute2
 	$(BIN)/python -m hack.bench.operator_load $(ARGS)
 
 bench-vllm: $(SMOLLM2) $(STAMP) ## Measure updates of vLLM's weights on this machine's CPU, with faults, and the front; draw their chart; into results/

@@ -2,7 +2,7 @@
 
     python -m hack.bench.operator_load.fake_coordinators KUBECONFIG NAMESPACE [--no-steps]
 
-Trainer pods have addresses of 127.0.0.0/8, which all end here. Which pod is meant is read from the
+Trainer pods have addresses of this machine, which all end here. Which pod is meant is read from the
 address, and the certificate of its job from its Secret, by the name that the client asks for. A
 stopped process (SIGSTOP) is coordinators that do not answer.
 """
@@ -174,7 +174,7 @@ async def _listen(made: FakeCoordinators) -> None:
     app.router.add_put(pod_contract.ROSTER_ROUTE, made.take_roster)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    # All of 127.0.0.0/8, and nothing but that is reached here from another machine's address.
+    # Pods' addresses come and go: it listens at all.
     site = web.TCPSite(runner, "0.0.0.0", pod_contract.MEMBERSHIP_PORT, ssl_context=context)
     await site.start()
     await asyncio.Event().wait()

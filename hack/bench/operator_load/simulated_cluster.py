@@ -1,8 +1,10 @@
 """A real control plane whose nodes and pods are simulated by kwok: pods become ready at once.
 
 Kubelet and containers are what is simulated; etcd, API server, controller-manager and scheduler are
-the real ones. Pods get addresses of 127.0.0.0/8, so that a process of this machine can stand in for
-what they would run. https://kwok.sigs.k8s.io/docs/user/stages-configuration/
+the real ones. Pods get addresses of 198.18.0.0/15 (for benchmarks: RFC 2544), which are this
+machine's own for as long as the cluster lives, so that a process here can stand in for what they
+would run. Addresses of 127.0.0.0/8 would not do: the API server refuses them in EndpointSlices, and
+the controllers try again and again. https://kwok.sigs.k8s.io/docs/user/stages-configuration/
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 from typing import TYPE_CHECKING
 
 from hack.cluster import go_build
@@ -30,7 +33,9 @@ _STAGES = (
     "pod/fast/pod-ready.yaml",
     "pod/fast/pod-delete.yaml",
 )
-_ADDRESSES = "127.16.0.1/12"
+_ADDRESSES = "198.18.0.0/15"
+_FIRST_ADDRESS = "198.18.0.1/15"
+_LOCAL_ROUTE = ("local", _ADDRESSES, "dev", "lo")
 _PARALLEL = 16
 _READY_SECONDS = 60.0
 
@@ -38,11 +43,21 @@ _READY_SECONDS = 60.0
 @contextlib.contextmanager
 def simulated_cluster() -> Iterator[Cluster]:
     """With Rollcall's definitions and rights, and without its operator; gone at the end."""
-    with running_cluster() as cluster:
+    with _addresses_of_this_machine(), running_cluster() as cluster:
         _start_scheduler(cluster.control)
         _start_kwok(cluster.control)
         asyncio.run(_make_nodes(cluster))
         yield cluster
+
+
+@contextlib.contextmanager
+def _addresses_of_this_machine() -> Iterator[None]:
+    """Needs the right to add a route; one that a killed run has left is taken over."""
+    subprocess.run(["ip", "route", "replace", *_LOCAL_ROUTE], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "route", "del", *_LOCAL_ROUTE], check=True)
 
 
 def _start_scheduler(control: ControlPlane) -> None:
@@ -82,7 +97,7 @@ def _start_kwok(control: ControlPlane) -> None:
         f"--kubeconfig={control.kubeconfig}",
         f"--config={configuration}",
         "--manage-all-nodes=true",
-        f"--cidr={_ADDRESSES}",
+        f"--cidr={_FIRST_ADDRESS}",
         "--node-ip=127.0.0.1",
         "--node-lease-duration-seconds=40",
         "--server-address=127.0.0.1:0",

@@ -9,9 +9,9 @@ from rollcall_operator.api import labels
 from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import CHILDREN, JobObjects, JobStore
 from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
+from rollcall_operator.control.recent_events import RecentEvents
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import (
-    EVENTS,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -29,6 +29,7 @@ PATIENCE = 10.0
 
 # The controller tries again after 1000 s at most, so that an older failure was overcome.
 _FAILURE_SECONDS = 1200.0
+_CREATION_FAILURE = "FailedCreate"
 _MOUNT_FAILURES = ("FailedMount", "FailedAttachVolume")  # of the kubelet, of the controller
 _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 
@@ -56,6 +57,7 @@ class JobReader:
         """`clock` gives Unix seconds."""
         self._client, self._store, self._writes = client, store, writes
         self._lost_for, self._clock = lost_for, clock
+        self._events = RecentEvents(client, clock=clock)
 
     async def read(self, key: Key) -> ObservedJob:
         """What the API server holds for the job. Its memory, snapshot, refusals, nodes and keys
@@ -141,9 +143,10 @@ class JobReader:
         for child in children:
             if child["kind"] != STATEFUL_SETS.kind or not self._lacks_pods(child):
                 continue
-            about = f"regarding.uid={child['metadata']['uid']},reason=FailedCreate"
-            events = await self._client.list(EVENTS, namespace=namespace, fields=about)
-            recent = [e for e in events if self._clock() - _last_seen(e) < _FAILURE_SECONDS]
+            uid, now = child["metadata"]["uid"], self._clock()
+            events = await self._events.with_reason(namespace, _CREATION_FAILURE)
+            about = [e for e in events if _regarding(e) == uid]
+            recent = [e for e in about if now - _last_seen(e) < _FAILURE_SECONDS]
             if recent:
                 failures[apply_needed.key(child)] = max(recent, key=_last_seen).get("note") or ""
         return failures
@@ -164,9 +167,8 @@ class JobReader:
             return pods
         notes: dict[str, list[tuple[float, str]]] = {}
         for reason in _MOUNT_FAILURES:  # for all pods at once: many may wait for one volume
-            fields = f"regarding.kind=Pod,reason={reason}"
-            for event in await self._client.list(EVENTS, namespace=namespace, fields=fields):
-                about = notes.setdefault((event.get("regarding") or {}).get("uid", ""), [])
+            for event in await self._events.with_reason(namespace, reason):
+                about = notes.setdefault(_regarding(event), [])
                 about.append((_last_seen(event), event.get("note") or ""))
         return tuple(
             replace(pod, mount_failure=most_telling(notes.get(pod.uid, ())))
@@ -174,6 +176,10 @@ class JobReader:
             else pod
             for pod in pods
         )
+
+
+def _regarding(event: Object) -> str:
+    return str((event.get("regarding") or {}).get("uid", ""))
 
 
 def _last_seen(event: Object) -> float:

@@ -184,10 +184,12 @@ def stateful_set(created: int, *, age: float = PATIENCE) -> Any:
     return {"kind": "StatefulSet", "metadata": metadata, **body}
 
 
-def failed(note: str, seconds: int) -> Any:
-    when = to_time(NOW - seconds)
-    return {"metadata": {"creationTimestamp": to_time(0)}, "deprecatedLastTimestamp": when} | {
-        "note": note
+def failed(note: str, seconds: int, *, uid: str = "uid-set") -> Any:
+    return {
+        "metadata": {"creationTimestamp": to_time(0)},
+        "deprecatedLastTimestamp": to_time(NOW - seconds),
+        "regarding": {"uid": uid},
+        "note": note,
     }
 
 
@@ -196,11 +198,12 @@ async def test_why_a_stateful_set_lacks_pods_is_read_from_its_last_event(cluster
         failed("before", 90),
         failed("exceeded quota", 9),
         failed("long ago", 9000),
+        failed("of another set", 1, uid="another"),
     ]
     cluster.watched(STATEFUL_SETS, stateful_set(1))
     observed = await cluster.reader.read(KEY)
     assert observed.creation_failures == {"StatefulSet/a-trainer": "exceeded quota"}
-    assert cluster.asked["Event"] == ("", "regarding.uid=uid-set,reason=FailedCreate")
+    assert cluster.asked["Event"] == ("", "reason=FailedCreate")
 
 
 async def test_what_was_overcome_long_ago_is_no_failure(cluster: Cluster) -> None:
@@ -229,7 +232,7 @@ def bound(uid: str, *, seconds: float) -> Any:
 async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once(cluster: Cluster) -> None:
     cluster.watched(PODS, bound("a", seconds=60), bound("b", seconds=60), bound("c", seconds=1))
     cluster.live["Event"] = [
-        failed(note, seconds) | {"regarding": {"uid": uid}}
+        failed(note, seconds, uid=uid)
         for uid, note, seconds in (
             ("a", "before", 90),
             ("a", "no secret", 9),
@@ -243,7 +246,7 @@ async def test_why_volumes_are_not_mounted_is_read_for_all_pods_at_once(cluster:
         "b": "",
         "c": "",
     }
-    assert cluster.asked["Event"] == ("", "regarding.kind=Pod,reason=FailedAttachVolume")
+    assert cluster.asked["Event"] == ("", "reason=FailedAttachVolume")
 
 
 async def test_no_events_are_read_while_pods_only_begin_to_mount(cluster: Cluster) -> None:
