@@ -128,7 +128,9 @@ def _plan_for_job(view: JobView) -> JobPlan:
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
     status = job_status(view, decision, job_conditions(view, errors, epoch))
     pools = {
-        pool.name: pool_status(view, pool, _pool_refusal(observed, pool.name, children))
+        pool.name: pool_status(
+            view, pool, epoch=epoch, refusal=_pool_refusal(observed, pool.name, children)
+        )
         for pool in view.pools
         if pool.exists
     }

@@ -26,10 +26,12 @@ from rollcall_operator.plan.timestamps import to_micro_time
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState
 
 
-def pool_status(view: JobView, pool: PoolView, refusal: str) -> StatusWrite[RolloutPoolStatus]:
+def pool_status(
+    view: JobView, pool: PoolView, *, epoch: int, refusal: str
+) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
-    `refusal`: why the API server refuses the pool's Deployment, empty if it does not.
+    `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why the API server refuses the pool's Deployment, empty if it does not.
     """
     old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
     states = [
@@ -47,7 +49,7 @@ def pool_status(view: JobView, pool: PoolView, refusal: str) -> StatusWrite[Roll
         in_sync=sum(view.holds_weights(pod) for pod in pool.pods),
         stale=sum(report.state is MemberState.STALE for report in reports),
         draining=pool.leaving + sum(r.state is MemberState.DRAINING for r in reports),
-        epoch=view.group.epoch if view.group else 0,
+        epoch=epoch,
         weight_version=_versions(view, pool, reports),
         selector=_selector(view.name, pool.name),
         stale_since=stale_since(view),
