@@ -167,6 +167,12 @@ class ClusterUser:
         conditions = ((found or {}).get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == type_), None)
 
+    def bind(self, pod: str) -> None:
+        """What a scheduler does: the pod gets a node, which need not exist."""
+        target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
+        self.kubectl("create", "-f", "-", body=body)
+
     def kubectl(self, *arguments: str, body: Object | None = None) -> str:
         """Run the real kubectl, which reads `body` as its standard input."""
         program = go_build.programs(["kubectl"])["kubectl"]

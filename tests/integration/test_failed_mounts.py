@@ -42,9 +42,7 @@ async def test_a_secret_that_is_not_there_is_named_within_seconds(user: ClusterU
         return await user.find(PODS, TRAINER)
 
     pod = await eventually(made, "the trainer's pod")
-    target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
-    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": TRAINER}}
-    user.kubectl("create", "-f", "-", body={**binding, "target": target})
+    user.bind(TRAINER)
     user.kubectl("create", "-f", "-", body=as_kubelet_records(pod))
 
     async def reported() -> str | None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 EVENTS_PER_SECOND = 1000
 SECONDS = 60.0
 _SENDERS = 32
-_OTHERS, _ROLLOUTS = 20, 9
+_OTHERS, _ROLLOUTS = 20, 63
 _EVERY = 0.2
 
 
@@ -56,12 +56,15 @@ async def storm_figures(cluster: Cluster, operator: MeasuredOperator) -> dict[st
 async def _change(
     user: ClusterUser, pods: tuple[Object, ...], counts: list[int], sender: int, stop: float
 ) -> None:
-    """Annotations, at its share of EVENTS_PER_SECOND."""
+    """Annotations, at its share of EVENTS_PER_SECOND, of pods that no other sender changes: writes
+    of one object wait for each other.
+    """
+    mine = pods[sender::_SENDERS]
     pause, due = _SENDERS / EVENTS_PER_SECOND, time.monotonic()
     for number in itertools.count():
         if time.monotonic() > stop:
             return
-        metadata = pods[(sender + number) % len(pods)]["metadata"]
+        metadata = mine[number % len(mine)]["metadata"]
         await user.client.set_pod_annotation(
             namespace=NAMESPACE,
             name=metadata["name"],

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from rollcall_operator.control.job_store import KINDS
 from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
 from tests.unit.rollcall_operator.control.lagging_cluster import (
+    KEY,
     POOL,
     REPLICAS,
     SPEC,
@@ -227,6 +228,28 @@ async def test_a_jobs_number_of_rollouts_gets_from_its_pool_to_the_deployment() 
     deployment = cluster.objects.find(DEPLOYMENTS, POOL)
     assert deployment is not None
     assert deployment["spec"]["replicas"] == REPLICAS + 1
+
+
+async def test_events_about_a_job_that_is_gone_are_forgotten() -> None:
+    cluster = await running()
+    lonely = cluster.objects.find(PODS, f"{POOL}-0")
+    assert lonely is not None
+    for kind in KINDS:
+        for each in cluster.objects.of(kind):
+            cluster.objects.drop(kind, each["metadata"]["name"])
+    revision = cluster.objects.revision
+    for batch in range(100):
+        for number in range(100):
+            ready = {"type": "Ready", "status": str(bool(number % 2)), "reason": f"{batch}"}
+            cluster.objects.put(PODS, {**lonely, "status": {"conditions": [ready]}})
+        cluster.operator.deliver_all()
+        await cluster.operator.reconcile_if_asked()
+    assert cluster.objects.revision == revision + 10_000  # the operator has written nothing
+    cluster.objects.drop(PODS, f"{POOL}-0")
+    cluster.operator.deliver_all()
+    await cluster.operator.reconcile_if_asked()
+    assert not cluster.operator.reconciler._states
+    assert not cluster.operator.store.identities(KEY)
 
 
 def test_whatever_the_watches_lack_nothing_is_lost_and_all_converges() -> None:
