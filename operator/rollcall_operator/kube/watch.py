@@ -47,10 +47,11 @@ class Watch(Generic[T]):
         self._query = {"labelSelector": labels} if labels else {}
         self._reduce, self._changed, self._delay = reduce, changed, delay
         self._kept: dict[tuple[str, str], T] = {}
-        self._version = ""  # where the next WATCH begins; empty: a LIST is needed
+        self._expired = True  # a LIST is needed before the next WATCH
         self._failures = 0
         self.reached = 0
-        """The newest resourceVersion whose changes were all reported; 0 before the first LIST.
+        """The newest resourceVersion whose changes were all reported, where the next WATCH begins; 0
+        before the first LIST.
 
         They are numbers, and compare as such (Kubernetes enhancement 5504)."""
         self.failing_since: float | None = None
@@ -62,12 +63,12 @@ class Watch(Generic[T]):
         """Follow until cancelled."""
         while True:
             try:
-                if not self._version:
+                if self._expired:
                     await self._list()
                 await self._follow()
                 continue
             except ExpiredError:
-                self._version = ""
+                self._expired = True
                 problem = "the API server has forgotten where it stopped; it is listed anew"
             except (ApiError, UnreachableError) as error:
                 problem = str(error)
@@ -91,12 +92,13 @@ class Watch(Generic[T]):
         for key in missing:
             self._drop(key)
         self._reach(version)
+        self._expired = False
         self.listed.set()
 
     async def _follow(self) -> None:
         query = {
             **self._query,
-            "resourceVersion": self._version,
+            "resourceVersion": str(self.reached),
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(_SERVER_SECONDS),
         }
@@ -129,7 +131,7 @@ class Watch(Generic[T]):
             raise UnreachableError(
                 f"watch {self._resource.plural}: resourceVersion {version!r} is no number"
             )
-        self._version, self.reached = version, int(version)
+        self.reached = int(version)
 
     def _take(self, found: Object) -> tuple[str, str]:
         key, now = _key(found), self._reduce(found)

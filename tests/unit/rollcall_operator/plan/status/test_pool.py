@@ -23,6 +23,18 @@ def test_a_pool_has_two_status_writes_until_it_is_ready() -> None:
     assert simulator.pool_condition("bad-cpu", "Ready")["status"] == "True"
 
 
+def test_a_new_epoch_is_written_into_the_pool_together_with_the_job() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    for pod in simulator.pods_of("bad-cpu"):
+        simulator.change(pod, ready=True)
+    plan = simulator.reconcile(40)
+    assert plan.epoch_change
+    assert plan.pool_statuses["bad-cpu"]["epoch"] == (plan.job_status or {})["epoch"] == 1
+
+
 def test_weight_versions_are_throttled_like_progress() -> None:
     simulator = JobSimulator()
     simulator.to_running()
