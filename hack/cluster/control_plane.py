@@ -54,6 +54,7 @@ class ControlPlane:
 
     Attributes:
         folder: everything of it, in memory if the machine has such a place; gone after `stop`.
+        etcd: the address of the API server's etcd, `http://127.0.0.1:<port>`.
         server: the API server's address, `https://127.0.0.1:<port>`.
         token: a bearer token of the group `system:masters`.
         certificate: the file of the certificate to trust.
@@ -67,6 +68,7 @@ class ControlPlane:
         self.folder = Path(tempfile.mkdtemp(prefix="rollcall-control-", dir=base))
         self.token = secrets.token_hex(16)
         self._etcd_port, self._peer_port, self._port = free_ports(3)
+        self.etcd = f"http://127.0.0.1:{self._etcd_port}"
         self.server = f"https://127.0.0.1:{self._port}"
         self.certificate = self.folder / "certificates" / "apiserver.crt"
         self.kubeconfig = self.folder / "kubeconfig"
@@ -117,7 +119,7 @@ class ControlPlane:
         """Starts the API server, on the same port and data as before if it ran before."""
         self._spawn(
             "kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--etcd-servers={self.etcd}",
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
             "--endpoint-reconciler-type=none",
@@ -201,7 +203,7 @@ class ControlPlane:
         return [event for event in events if user in (None, event["user"]["username"])]
 
     def _start_etcd(self) -> None:
-        client = f"http://127.0.0.1:{self._etcd_port}"
+        client = self.etcd
         peer = f"http://127.0.0.1:{self._peer_port}"
         self._spawn(
             "etcd",

@@ -48,10 +48,9 @@ class LinkMetrics(Protocol):
 class LinkSettings:
     """Times are seconds.
 
-    After a failure it pauses as `backoff` says, but a tenth of the time without contact where that
-    is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing. A
-    greater share would miss a trainer that starts: its pod is Ready before it is tried again, and
-    the job is then said to have an unreachable coordinator.
+    After a failure it pauses as `backoff` says, but a fifth of the time without contact where that
+    is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing.
+    One whose pod changes, as it becomes ready, is tried again at once.
     """
 
     port: int = MEMBERSHIP_PORT
@@ -208,8 +207,8 @@ class CoordinatorLink:
                 continue
 
     def _pause(self, failures: int) -> float:
-        tenth = min((self._clock() - self._last_byte) / 10, self._settings.longest_pause)
-        spread = BackoffPolicy(first=tenth, longest=tenth)
+        fifth = min((self._clock() - self._last_byte) / 5, self._settings.longest_pause)
+        spread = BackoffPolicy(first=fifth, longest=fifth)
         return max(self._settings.backoff.delay(failures), spread.delay(1))
 
     def _fail(self, failure: LinkFailure, detail: str) -> None:

@@ -1,4 +1,4 @@
-"""Events of Kubernetes about objects of jobs, which are not watched: few say what no object says."""
+"""Events about objects of jobs. They are not watched: few of them say what no object says."""
 
 import asyncio
 from collections.abc import Callable

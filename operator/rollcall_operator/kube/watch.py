@@ -50,8 +50,8 @@ class Watch(Generic[T]):
         self._expired = True  # a LIST is needed before the next WATCH
         self._failures = 0
         self.reached = 0
-        """The newest resourceVersion whose changes were all reported, where the next WATCH begins; 0
-        before the first LIST.
+        """The newest resourceVersion whose changes were all reported: the next WATCH begins there.
+        0 before the first LIST.
 
         They are numbers, and compare as such (Kubernetes enhancement 5504)."""
         self.failing_since: float | None = None

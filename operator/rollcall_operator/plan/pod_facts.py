@@ -26,6 +26,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
     unschedulable = scheduled.get("message", "") if scheduled.get("status") == "False" else ""
     gate = conditions.get(READINESS_GATE)
     running = (statuses.get(worker, {}).get("state") or {}).get("running")
+    ready = conditions.get("Ready", {})
     own_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodFacts(
         name=metadata["name"],
@@ -38,7 +39,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         node=spec.get("nodeName", ""),
         phase=status.get("phase", "Pending"),
         running=running is not None,
-        ready=conditions.get("Ready", {}).get("status") == "True",
+        ready=ready.get("status") == "True",
         terminating="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
         exit_code=ended.get("exitCode"),
@@ -54,6 +55,9 @@ def pod_facts(pod: Manifest) -> PodFacts:
         up=bool(statuses.get(worker, {}).get("started")),
         created=_time(metadata.get("creationTimestamp")) or 0.0,
         started=_time((running or {}).get("startedAt")),
+        ready_since=_time(ready.get("lastTransitionTime"))
+        if ready.get("status") == "True"
+        else None,
         gate_since=_time((gate or {}).get("lastTransitionTime")),
         gate_reason=(gate or {}).get("reason", ""),
         leaves_by=_time(metadata.get("deletionTimestamp")),

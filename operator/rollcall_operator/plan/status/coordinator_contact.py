@@ -10,7 +10,7 @@ from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
 PATIENCE_SECONDS = 5.0
 """How long a coordinator may send nothing: a connection that is opened again at once is no news.
-Its heartbeats come as often."""
+Its heartbeats come as often. For one that starts the time begins when its pod is ready."""
 
 _REASONS = {
     LinkFailure.UNREACHABLE: Reason.COORDINATOR_UNREACHABLE,
@@ -77,9 +77,7 @@ def contact_failure(view: JobView) -> LinkFailure | None:
     link, pod = view.observed.link, view.coordinator
     if link is None or pod is None or link.connected or view.spec.suspend or view.outcome:
         return None
-    if view.now - link.since < PATIENCE_SECONDS or not (
-        pod.ready or _stored_reason(view) in _REASONS.values()
-    ):
+    if _time_left(view, link) > 0 or not (pod.ready or _fell_silent(view)):
         return None
     return link.failure or LinkFailure.UNREACHABLE
 
@@ -95,8 +93,20 @@ def contact_wait(view: JobView) -> float | None:
     link = view.observed.link
     if link is None or link.connected or view.outcome is not None:
         return None
-    left = link.since + PATIENCE_SECONDS - view.now
+    left = _time_left(view, link)
     return left if left > 0 else None
+
+
+def _time_left(view: JobView, link: LinkFacts) -> float:
+    """Seconds until a coordinator that sends nothing counts as silent."""
+    pod, since = view.coordinator, link.since
+    if pod is not None and pod.ready_since is not None and not _fell_silent(view):
+        since = max(since, pod.ready_since)
+    return since + PATIENCE_SECONDS - view.now
+
+
+def _fell_silent(view: JobView) -> bool:
+    return _stored_reason(view) in _REASONS.values()
 
 
 def _stored_reason(view: JobView) -> str:

@@ -31,7 +31,8 @@ def pool_status(
 ) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
-    `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why the API server refuses the pool's Deployment, empty if it does not.
+    `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why
+    the API server refuses the pool's Deployment, empty if it does not.
     """
     old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
     states = [

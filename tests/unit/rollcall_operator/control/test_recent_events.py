@@ -1,13 +1,15 @@
 """One LIST of a namespace's events serves all jobs in it for some seconds."""
 
 import asyncio
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from rollcall_operator.control.recent_events import SHARED_SECONDS, RecentEvents
-from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import UnreachableError
+
+if TYPE_CHECKING:
+    from rollcall_operator.kube.client import KubeClient
 
 
 class Server:

@@ -89,6 +89,20 @@ def test_a_coordinator_that_starts_is_no_failure() -> None:
     assert condition["message"].endswith("has not reported to the operator yet: connection refused")
 
 
+def test_a_coordinator_that_starts_may_be_silent_for_some_seconds_after_its_pod_is_ready() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.link = LinkFacts(False, START, LinkFailure.UNREACHABLE, "connection refused")
+    simulator.change(simulator.trainer, ready_since=START + 60)
+    reasons = []
+    for simulator.now in (START + 61, START + 64, START + 66):
+        simulator.converge()
+        reasons.append(simulator.condition("CoordinatorConnected")["reason"])
+    assert reasons == ["Starting", "Starting", "CoordinatorUnreachable"]
+
+
 def test_a_hanging_coordinator_stays_a_failure_when_its_probes_fail_too() -> None:
     simulator = running()
     silent(simulator, LinkFailure.SILENT)
