@@ -15,7 +15,7 @@ def test_of_a_scenario_that_was_run_twice_the_last_run_counts() -> None:
     assert merged(runs) == {"storm": {"p99_seconds": 0.5}, "idle500": {"cpu_share": 0.1}}
 
 
-def test_each_figure_is_drawn_with_its_goal_and_the_same_bytes(tmp_path: Path) -> None:
+def test_the_chart_has_each_figure_with_its_goal_and_the_same_bytes_again(tmp_path: Path) -> None:
     figures = {"storm": {"p99_seconds": 2.0}, "training500": {"reads_per_second": 0.0}}
     for name in ("first.svg", "second.svg"):
         save(draw(figures, caption="a run"), tmp_path / name)
