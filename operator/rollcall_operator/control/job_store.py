@@ -99,7 +99,8 @@ def keep(resource: Resource, found: Object) -> Kept:
         version,
         packed=zlib.compress(content, _FASTEST),
         digest=blake2b(content, digest_size=16).digest(),
-        status=orjson.dumps(status),
+        # A copy: orjson's own bytes keep its buffer, 4 KiB for four characters.
+        status=bytes(memoryview(orjson.dumps(status))),
     )
 
 
