@@ -36,7 +36,17 @@ async def why_invalid(user: ClusterUser, job: str) -> str:
     return await eventually(invalid, f"Validated=False of {job}")
 
 
-async def test_an_object_with_another_owner_is_left_alone_until_it_goes(user: ClusterUser) -> None:
+@pytest.mark.parametrize(
+    ("labels", "says"),
+    [
+        ({"rollcall.dev/job": "reverse"}, "exists and is owned by ConfigMap another; delete it"),
+        ({}, "it exists, and others have set its fields"),
+    ],
+    ids=["with the job's label", "without it"],
+)
+async def test_an_object_with_another_owner_is_left_alone_until_it_goes(
+    user: ClusterUser, labels: dict[str, str], says: str
+) -> None:
     owner = await user.apply(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "another"}}
     )
@@ -46,14 +56,16 @@ async def test_an_object_with_another_owner_is_left_alone_until_it_goes(user: Cl
         "kind": "Service",
         "metadata": {
             "name": "reverse-trainer",
-            "labels": {"rollcall.dev/job": "reverse"},
+            "labels": labels,
             "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", **reference}],
         },
-        "spec": {"ports": [{"port": 1}]},
+        "spec": {"ports": [{"port": 1, "name": "mine"}], "publishNotReadyAddresses": False},
     }
     before = await user.apply(taken)
     await user.apply(example())
-    assert "Service reverse-trainer exists" in await why_invalid(user, "reverse")
+    message = await why_invalid(user, "reverse")
+    assert says in message
+    assert "reverse-trainer" in message
     live = await user.get(SERVICES, "reverse-trainer")
     assert live["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
     await user.delete(CONFIG_MAPS, "another")
@@ -68,7 +80,9 @@ async def test_of_two_jobs_with_a_pool_of_one_name_the_first_has_it(user: Cluste
     await all_children(user, "a")
     owned = await user.get(ROLLOUT_POOLS, "a-b-cpu")
     await user.apply(second)
-    assert "RolloutPool a-b-cpu exists and is not owned" in await why_invalid(user, "a-b")
+    assert "spec.rollouts[0].name: RolloutPool a-b-cpu serves another" in await why_invalid(
+        user, "a-b"
+    )
     kept = await user.get(ROLLOUT_POOLS, "a-b-cpu")
     assert kept["spec"] == owned["spec"]
     await user.delete(RL_JOBS, "a")

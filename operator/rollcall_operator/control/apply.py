@@ -74,9 +74,11 @@ class Applier:
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         versions: dict[str, str] = {}
         makers, others = _split(plan.applies)
+        seen = {apply_needed.key(each) for each in (*observed.children, *observed.pools)}
         for bodies in (others, makers):  # pods come after the policies that protect them
             await self._concurrently(
-                self._unless_refused(key, body, self._apply(key, body, versions)) for body in bodies
+                self._unless_refused(key, body, versions, force=apply_needed.key(body) in seen)
+                for body in bodies
             )
         for gone in plan.deletes:
             log.info("Deleting %s %s", gone.kind, gone.name)
@@ -146,23 +148,30 @@ class Applier:
         """The job is gone, or another one has its name."""
         self._refused.pop(key, None)
 
-    async def _unless_refused(self, key: Key, body: Object, write: Awaitable[None]) -> None:
-        """A refusal is remembered for a condition: the other children are written all the same."""
+    async def _unless_refused(
+        self, key: Key, body: Object, versions: dict[str, str], *, force: bool
+    ) -> None:
+        """A refusal is remembered for a condition: the other children are written all the same.
+
+        What was not seen may be there, as somebody else's: without `force` it is not taken over.
+        """
         refused = self._refused.setdefault(key, RefusedChildren(self._client, clock=self._clock))
         try:
-            await write
+            await self._apply(key, body, versions, force=force)
         except TerminatingError:
             raise
         except RefusedError as error:
             log.warning("The API server refused %s: %s", apply_needed.key(body), error.message)
-            refused.add(body, error.message)
+            refused.add(body, error.message, force=force)
         else:
             refused.discard(body)
 
     # --- one object ----------------------------------------------------------------------------
 
-    async def _apply(self, key: Key, body: Object, versions: dict[str, str]) -> None:
-        written = await self._client.apply(body)
+    async def _apply(
+        self, key: Key, body: Object, versions: dict[str, str], *, force: bool
+    ) -> None:
+        written = await self._client.apply(body, force=force)
         self._writes.wrote(key, resource_of(body["kind"]).plural, written)
         versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
         log.info("Applied %s", apply_needed.key(body))

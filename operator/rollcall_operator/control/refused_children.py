@@ -15,9 +15,10 @@ _BACKOFF = BackoffPolicy(first=20.0, longest=300.0)
 
 @dataclass(slots=True)
 class _RefusedChild:
-    """`retry_at` is in seconds of the owner's clock."""
+    """`retry_at` is in seconds of the owner's clock. `force` as in KubeClient.apply."""
 
     body: Object
+    force: bool
     refusal: Refusal
     retry_at: float
     attempts: int = 1
@@ -36,11 +37,14 @@ class RefusedChildren:
         """What the planner needs to know."""
         return {name: child.refusal for name, child in self._children.items()}
 
-    def add(self, body: Object, message: str) -> None:
-        """The API server refused `body`; its resourceVersion does not matter for a retry."""
+    def add(self, body: Object, message: str, *, force: bool) -> None:
+        """The API server refused `body`, applied with or without `force`; its resourceVersion does
+        not matter for a retry.
+        """
         metadata = {k: v for k, v in body["metadata"].items() if k != "resourceVersion"}
         self._children[apply_needed.key(body)] = _RefusedChild(
             body={**body, "metadata": metadata},
+            force=force,
             refusal=Refusal(digest=apply_needed.digest(body), message=message),
             retry_at=self._clock() + _BACKOFF.delay(1),
         )
@@ -59,7 +63,7 @@ class RefusedChildren:
             if child.retry_at > now:
                 continue
             try:
-                await self._client.apply(child.body, dry_run=True)
+                await self._client.apply(child.body, force=child.force, dry_run=True)
             except TerminatingError:
                 raise
             except RefusedError as error:

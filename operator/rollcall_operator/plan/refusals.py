@@ -67,16 +67,29 @@ def _pool_errors(view: JobView) -> Iterator[str]:
 
 
 def unowned_errors(view: JobView, children: Sequence[Manifest]) -> Iterator[str]:
-    """Objects that exist under the names of the job's children and have no owner, such as those
-    of a job that was deleted with `--cascade=orphan`.
+    """Objects that exist under the names of the job's children and have another owner, or none, as
+    those of a job that was deleted with `--cascade=orphan`.
     """
-    if may_adopt(view):
-        return
     live = {apply_needed.key(child): child for child in view.observed.children}
     for child in children:
         key = apply_needed.key(child)
-        if key in live and not live[key]["metadata"].get("ownerReferences"):
-            yield _not_owned(view, "metadata.name", key.replace("/", " "))
+        if key not in live:
+            continue
+        owners = live[key]["metadata"].get("ownerReferences") or ()
+        what = key.replace("/", " ")
+        if not owners and not may_adopt(view):
+            yield _not_owned(view, "metadata.name", what)
+        elif owners and not any(_is_ours(owner) for owner in owners):
+            others = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners)
+            yield (
+                f"metadata.name: {what} exists and is owned by {others}; delete it, or choose "
+                "another name"
+            )
+
+
+def _is_ours(owner: Manifest) -> bool:
+    """An RLJob or RolloutPool; one of an earlier job is garbage-collected with what it owns."""
+    return str(owner.get("apiVersion", "")).startswith(f"{labels.GROUP}/")
 
 
 def may_adopt(view: JobView) -> bool:
@@ -158,7 +171,12 @@ def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ..
     found = []
     for child in children:
         message, place = refused(view.observed.refusals, child), places.get(apply_needed.key(child))
-        if message and place:
+        if message and place and child["kind"] == "RolloutPool" and _OTHER_JOB in message:
+            found.append(
+                f"{place}.name: RolloutPool {child['metadata']['name']} serves another RLJob; "
+                "choose another name"
+            )
+        elif message and place:
             found.append(explain(child, message, place))
     return tuple(found)
 
@@ -178,6 +196,7 @@ def explain(child: Manifest, message: str, place: str) -> str:
     return f"{where}{text}; correct it (the API server refused {apply_needed.key(child)})"
 
 
+_OTHER_JOB = "spec.jobRef"  # it is immutable
 _PREAMBLE = re.compile(r'^(failed to create typed patch object \([^)]*\)|\S+ "[^"]*" is invalid): ')
 _BY_NAME = re.compile(r'\b(containers|initContainers)\[name="([^"]*)"\]')
 

@@ -146,8 +146,9 @@ class Client:
             return ()
         return tuple(copy.deepcopy(self._objects.of(resource)))
 
-    async def apply(self, body: Object, *, dry_run: bool = False) -> Object:
+    async def apply(self, body: Object, *, force: bool, dry_run: bool = False) -> Object:
         assert not dry_run
+        del force  # nobody else is here
         resource = resource_of(body["kind"])
         before = self._objects.find(resource, body["metadata"]["name"])
         wanted = body["metadata"].get("resourceVersion")

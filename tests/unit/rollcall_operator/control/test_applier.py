@@ -54,8 +54,8 @@ class Calls:
     async def delete(self, resource: Any, **details: Any) -> None:
         self._record(f"delete {resource.kind}", **details)
 
-    async def apply(self, body: Any, *, dry_run: bool = False) -> Any:
-        self._record(f"apply {body['kind']}", body=body, dry_run=dry_run)
+    async def apply(self, body: Any, *, force: bool, dry_run: bool = False) -> Any:
+        self._record(f"apply {body['kind']}", body=body, force=force, dry_run=dry_run)
         return WRITTEN
 
     async def set_pod_condition(self, **details: Any) -> Any:
@@ -105,6 +105,14 @@ async def write(calls: Calls, plan: JobPlan, **details: Any) -> Applier:
 
 def conflict() -> ConflictError:
     return ConflictError(status=409, reason="Conflict", message="", what="write")
+
+
+async def test_what_was_not_seen_before_is_not_taken_from_others() -> None:
+    calls = Calls()
+    service = {"kind": "Service", "metadata": {"namespace": "ns", "name": "a-trainer"}}
+    await write(calls, JobPlan(applies=(service, POOL)), pools=(POOL,))
+    assert [call["force"] for call in calls.named("apply Service")] == [False]
+    assert [call["force"] for call in calls.named("apply RolloutPool")] == [True]
 
 
 async def test_the_epoch_is_written_over_the_job_that_was_read() -> None:

@@ -139,6 +139,31 @@ def test_a_pool_of_the_same_name_that_the_job_does_not_own_is_left_alone() -> No
     )
 
 
+def test_an_object_with_another_owner_is_not_taken_over_even_if_asked() -> None:
+    simulator = JobSimulator({"metadata.annotations": {"rollcall.dev/adopt-children": "true"}})
+    simulator.converge()
+    service = simulator.children["Service/bad-trainer"]
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "another", "uid": "u"}
+    service["metadata"]["ownerReferences"] = [owner]
+    plan = simulator.reconcile(60)
+    assert not plan.applies
+    assert simulator.condition("Validated")["message"] == (
+        "metadata.name: Service bad-trainer exists and is owned by ConfigMap another; delete it, or "
+        "choose another name"
+    )
+
+
+def test_a_pool_that_serves_another_job_is_named() -> None:
+    simulator = JobSimulator()
+    simulator.reconcile()
+    refuse(simulator, "RolloutPool/bad-cpu", "spec.jobRef: Invalid value: is immutable")
+    simulator.pools.clear()
+    simulator.reconcile(60)
+    assert simulator.condition("Validated")["message"] == (
+        "spec.rollouts[0].name: RolloutPool bad-cpu serves another RLJob; choose another name"
+    )
+
+
 def test_objects_without_an_owner_are_not_taken_over_unasked() -> None:
     simulator = orphaned()
     assert not simulator.reconcile().applies
