@@ -148,8 +148,8 @@ def test_an_object_with_another_owner_is_not_taken_over_even_if_asked() -> None:
     plan = simulator.reconcile(60)
     assert not plan.applies
     assert simulator.condition("Validated")["message"] == (
-        "metadata.name: Service bad-trainer exists and is owned by ConfigMap another; delete it, or "
-        "choose another name"
+        "metadata.name: Service bad-trainer exists and is owned by ConfigMap another; delete it, "
+        "or choose another name"
     )
 
 
