@@ -267,6 +267,14 @@ def orphaned_service() -> JobSimulator:
     return simulator
 
 
+def service_with_another_owner() -> JobSimulator:
+    simulator = running()
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "another", "uid": "u"}
+    simulator.children["Service/bad-trainer"]["metadata"]["ownerReferences"] = [owner]
+    simulator.converge(60)
+    return simulator
+
+
 def orphans_are_adopted() -> JobSimulator:
     simulator = orphaned()
     simulator.edit({"metadata.annotations": {labels.ADOPT_CHILDREN: "true"}})
@@ -616,6 +624,7 @@ SCENARIOS: dict[str, Scenario] = {
         quota_refuses_pods,
         orphaned,
         orphaned_service,
+        service_with_another_owner,
         orphans_are_adopted,
         trainer_on_a_terminating_node,
         trainer_on_a_lost_node,

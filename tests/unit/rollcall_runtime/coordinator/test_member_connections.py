@@ -39,12 +39,12 @@ BOUND = 0.5
 class Coordinator:
     """Listens, and remembers who left and why."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, bound: float = BOUND) -> None:
         self.url = f"http://127.0.0.1:{port}/"
         self._port = port
         self.joined: asyncio.Queue[Hello] = asyncio.Queue()
         self.lost: asyncio.Queue[ConnectionLoss] = asyncio.Queue()
-        self.connections = MemberConnections(self, lambda _: None, suspect_after=BOUND)
+        self.connections = MemberConnections(self, lambda _: None, suspect_after=bound)
 
     def hello_problem(self, hello: Hello) -> None:
         return None
@@ -195,7 +195,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
     manifest = WeightManifest(tuple(names), 20000, 2**20, made_up(0))
     stage = Stage(SessionId(1, 1, 1), Version(Lineage(1, 1), 1), manifest)
     received: asyncio.Queue[CoordinatorMessage] = asyncio.Queue()
-    coordinator = Coordinator(unused_tcp_port)
+    coordinator = Coordinator(unused_tcp_port, bound=20.0)  # no test of silence
     async with coordinator.listening():
         stream = MemberStream(
             url=coordinator.url,
@@ -203,7 +203,7 @@ async def test_a_long_manifest_is_written_and_read_beside_the_event_loops(
             hello=lambda: HELLO,
             opened=lambda: None,
             received=received.put_nowait,
-            bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=BOUND),
+            bounds=MembershipConfig(0.1, 1.0, 1, heartbeat=0.1, suspect_after=20.0),
         )
         task = asyncio.create_task(stream.run())
         await coordinator.joined.get()
