@@ -153,7 +153,11 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
         lambda: job.certificate() not in {"", certificate},
         seconds=deadlines.REACTION,
     )
-    assert job.trainer()["metadata"]["uid"] != before
+    wait_for(  # the Secret is made once the pod before has ended, which may still be there
+        "another trainer pod",
+        lambda: job.trainer()["metadata"]["uid"] != before,
+        seconds=deadlines.REACTION,
+    )
     assert job.started_at() >= step - 2 * CHECKPOINT_STEPS
     job.trains(after=step)
     restarts = [

@@ -20,7 +20,10 @@ from tests.e2e.tiny_qwen3 import MODEL, create_model, pod_specs, repeat_job
 
 JOB, TRAINER = "reverse", "reverse-trainer-0"
 CHECKPOINT_STEPS, KILL_STEP = 20, 30
-EXPORTS = 4
+EXPORTS = 6
+EXPORT_LEARNED = LEARNED - 0.05
+"""Rollouts have learned once the means of their last 256 samples have been at LEARNED at one of many
+looks; their standard error is 0.02, and the policy's own reward may be lower by some of these."""
 CHECKPOINTS = "/var/lib/rollcall/checkpoints"
 EXPORTED = "/tmp/exported"
 
@@ -70,13 +73,13 @@ def check_engine(
 
     rewards: list[float] = []
     step = learned.step
-    while max(rewards, default=0) < LEARNED and len(rewards) < EXPORTS:
+    while max(rewards, default=0) < EXPORT_LEARNED and len(rewards) < EXPORTS:
         # So that the newest checkpoint is of a policy after those that were looked at.
         later = partial(is_beyond, step=step + CHECKPOINT_STEPS)
         step = job.until(later, seconds=deadlines.STARTED).step
         exported = export(kubectl, engine, into=folder / f"exported-{step}")
         rewards.append(greedy_reward(exported))
-    assert max(rewards) >= LEARNED, rewards
+    assert max(rewards) >= EXPORT_LEARNED, rewards
 
 
 def is_beyond(seen: JobProgress, *, step: int) -> bool:
