@@ -22,8 +22,9 @@ JOB, TRAINER = "reverse", "reverse-trainer-0"
 CHECKPOINT_STEPS, KILL_STEP = 20, 30
 EXPORTS = 6
 EXPORT_LEARNED = LEARNED - 0.05
-"""Rollouts have learned once the means of their last 256 samples have been at LEARNED at one of many
-looks; their standard error is 0.02, and the policy's own reward may be lower by some of these."""
+"""Rollouts have learned once the means of their last 256 samples have been at LEARNED at one of
+many looks. Their standard error is up to 0.02: the policy's own reward may be lower by some of it.
+"""
 CHECKPOINTS = "/var/lib/rollcall/checkpoints"
 EXPORTED = "/tmp/exported"
 
