@@ -15,12 +15,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from hack.monitoring.dashboards.__main__ import DASHBOARDS, ROOT
 from hack.monitoring.dashboards.panels import PANELS_IN_A_ROW
+from hack.svg_file import save
 from tests.integration.cluster import running_cluster
 from tests.integration.monitored_job import Recording, record
 
@@ -127,11 +127,10 @@ def main() -> int:
     out = parser.parse_args().out
     with running_cluster() as cluster, tempfile.TemporaryDirectory() as folder:
         recording = asyncio.run(record(cluster, Path(folder), say=print))
-    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
-        for name in DASHBOARDS:
-            path = out / f"dashboard-{name}.svg"
-            draw(name, recording).savefig(path, metadata={"Date": None})
-            print(path)
+    for name in DASHBOARDS:
+        path = out / f"dashboard-{name}.svg"
+        save(draw(name, recording), path)
+        print(path)
     return 0
 
 

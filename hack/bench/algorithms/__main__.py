@@ -10,9 +10,10 @@ import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from hack.bench.algorithms.chart import draw, save
+from hack.bench.algorithms.chart import draw
 from hack.bench.algorithms.learning_curve import learning_curve
 from hack.bench.run_record import caption, finish, run_end, run_record
+from hack.svg_file import save
 from rollcall_protocol.algorithm_settings import preset
 
 NAMES = ("grpo", "dr-grpo", "rloo", "reinforce++", "ppo", "gspo", "cispo")

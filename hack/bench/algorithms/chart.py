@@ -1,9 +1,7 @@
 """Learning curves of algorithms as one SVG: a panel for each, a line for each seed."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 _COLUMNS = 4
@@ -30,9 +28,3 @@ def draw(curves: Mapping[str, Sequence[Sequence[float]]], *, goal: float, captio
     panels[0].set_ylabel("reward", fontsize=8)
     figure.supxlabel(f"steps; a line a seed, orange: {goal:g}\n{caption}", fontsize=8)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write it as SVG, the same bytes for the same figures."""
-    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from hack.bench.sync_engines.chart import save
+from hack.svg_file import save
 from rollcall_runtime.worker.telemetry import REWARD_WINDOW
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from hack.bench.run_record import caption
+from hack.svg_file import save
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -74,12 +74,6 @@ def draw(figures: Mapping[str, Any], *, caption: str) -> Figure:
     axes.set_axisbelow(True)
     axes.set_xlabel(f"times the goal (less is better)\n{caption}", fontsize=8)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write it as SVG, the same bytes for the same figures."""
-    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from hack import svg_file
 from hack.bench.recovery import (
     chart,
     import_limit,
@@ -72,7 +73,7 @@ def main() -> int:
     results, captions = trials.results(), [caption(run) for run in trials.runs()]
     if arguments.chart or not arguments.summary:
         path = arguments.chart or trials.path.with_suffix(".svg")
-        chart.save(chart.draw(results, caption="\n".join(captions)), path)
+        svg_file.save(chart.draw(results, caption="\n".join(captions)), path)
     found = summarize(results)
     print(markdown_table.table(results))
     print("\n".join(f"run: {line}" for line in captions))

@@ -2,9 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from hack.bench.recovery.markdown_table import GOALS
@@ -56,9 +54,3 @@ def draw(results: Iterable[TrialResult], *, caption: str) -> Figure:
         "a dot a trial; bar: median; triangles: goals for median and p99", fontsize=9, loc="left"
     )
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write it as SVG, the same bytes for the same figures."""
-    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from hack import svg_file
 from hack.bench.run_record import ROOT, caption, new_result, run_end, run_record
 from hack.bench.sync_engines import chart, markdown_table
 from rollcall_protocol import __version__
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _draw(results: Path, image: Path) -> None:
     run, cases = read(results)
-    chart.save(chart.draw(cases, caption=caption(run)), image)
+    svg_file.save(chart.draw(cases, caption=caption(run)), image)
     sys.stdout.write(f"{results}\n{image}\n")
 
 
@@ -74,7 +75,7 @@ def _publish(results: Path, folder: Path) -> None:
         raise ValueError(f"{results}: the run did not end; publish one that did")
     document = json.dumps({"run": run, "cases": cases}, indent=1) + "\n"
     (folder / "sync.json").write_text(document, encoding="utf-8")
-    chart.save(chart.draw(cases, caption=caption(run)), folder / "sync.svg")
+    svg_file.save(chart.draw(cases, caption=caption(run)), folder / "sync.svg")
     sys.stdout.write(f"{markdown_table.table(cases)}\n\n{caption(run)}\n")
 
 

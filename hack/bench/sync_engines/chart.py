@@ -2,10 +2,8 @@
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -32,12 +30,6 @@ def draw(cases: Iterable[Case], *, caption: str) -> Figure:
     panels[-1].legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False, fontsize=8)
     figure.supxlabel(caption, fontsize=8)
     return figure
-
-
-def save(figure: Figure, path: Path) -> None:
-    """Write it as SVG, the same bytes for the same figures."""
-    with mpl.rc_context({"svg.hashsalt": "rollcall", "svg.fonttype": "none"}):
-        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 def _draw_panel(axes: Axes, cases: Sequence[Case], engines: Sequence[str]) -> None:

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from hack.bench.sync_engines.chart import save
 from hack.bench.vllm_updates.summary import summary
+from hack.svg_file import save
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.bench.algorithms.chart import draw, save
+from hack.bench.algorithms.chart import draw
+from hack.svg_file import save
 
 CURVES = {"grpo": [[0.1, 0.5, 0.99], [0.1, 0.4, 0.98]], "ppo": [[0.1, 0.2, 0.3]]}
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.bench.operator_load.chart import draw, merged, save
+from hack.bench.operator_load.chart import draw, merged
+from hack.svg_file import save
 
 
 def test_of_a_scenario_that_was_run_twice_the_last_run_counts() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hack import svg_file
 from hack.bench.recovery import chart, markdown_table
 from hack.bench.recovery.trial_statistics import (
     TrialResult,
@@ -117,7 +118,7 @@ def test_the_chart_has_a_dot_for_each_trial_that_ended(tmp_path: Path) -> None:
     assert [np.shape(dots.get_offsets()) for dots in axes.collections] == [(2, 2)]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rollout killed, idle"]
     assert axes.get_xlabel() == "seconds\ncommit 0123abcd", "the chart names the run"
-    chart.save(figure, tmp_path / "chart.svg")
+    svg_file.save(figure, tmp_path / "chart.svg")
     assert "rollout killed, idle" in (tmp_path / "chart.svg").read_text()
     with pytest.raises(ValueError, match="no figures"):
         chart.draw([], caption="")

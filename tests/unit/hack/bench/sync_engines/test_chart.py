@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hack import svg_file
 from hack.bench import run_record
 from hack.bench.sync_engines import __main__ as command
 from hack.bench.sync_engines import chart, markdown_table
@@ -41,7 +42,7 @@ def test_the_chart_has_a_line_for_each_engine_in_a_panel_for_each_size(tmp_path:
     for axes in figure.axes:
         assert [line.get_label() for line in axes.lines] == ["TCP star", "gloo", "nixl"]
         assert {len(np.asarray(line.get_xdata())) for line in axes.lines} == {3}
-    chart.save(figure, tmp_path / "chart.svg")
+    svg_file.save(figure, tmp_path / "chart.svg")
     text = (tmp_path / "chart.svg").read_text()
     assert "commit abc" in text
     assert "kimi" not in text
