@@ -5,13 +5,7 @@ from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlencode
 
-from rollcall_operator.kube.errors import (
-    ConflictError,
-    NotFoundError,
-    RefusedError,
-    UnreachableError,
-    error_of_watch,
-)
+from rollcall_operator.kube.errors import NotFoundError, UnreachableError, error_of_watch
 from rollcall_operator.kube.resources import PODS, SERVICE_ACCOUNTS, Resource, resource_of
 from rollcall_operator.kube.transport import (
     APPLY_PATCH,
@@ -26,7 +20,6 @@ Object = dict[str, Any]
 
 FIELD_MANAGER = "rollcall-operator"
 _PAGE = 500
-_OF_OTHERS = "Apply failed with"  # "... 1 conflict: conflict with "kubectl": .spec.ports"
 
 
 class KubeClient:
@@ -196,34 +189,24 @@ class KubeClient:
         """Server-side apply with strict field checks; the operator owns what it sets.
 
         A `metadata.resourceVersion` in `body` makes it conditional: ConflictError when it moved.
-        Without `force` an object whose fields others have set is refused, not taken over.
+        Without `force`, RefusedError for an object whose fields others have set.
         """
         resource = resource_of(body["kind"])
         metadata = body["metadata"]
-        try:
-            return await self.transport.request(
-                "PATCH",
-                resource.path(namespace=metadata.get("namespace"), name=metadata["name"]),
-                verb="apply",
-                plural=resource.plural,
-                query={
-                    "fieldManager": FIELD_MANAGER,
-                    "force": str(force).lower(),
-                    "fieldValidation": "Strict",
-                    **({"dryRun": "All"} if dry_run else {}),
-                },
-                body=body,
-                content_type=APPLY_PATCH,
-            )
-        except ConflictError as error:
-            if force or _OF_OTHERS not in error.message:
-                raise
-            raise RefusedError(
-                status=error.status,
-                reason=error.reason,
-                message=f"it exists, and others have set its fields: {error.message}",
-                what=f"apply {resource.plural} {metadata['name']}",
-            ) from error
+        return await self.transport.request(
+            "PATCH",
+            resource.path(namespace=metadata.get("namespace"), name=metadata["name"]),
+            verb="apply",
+            plural=resource.plural,
+            query={
+                "fieldManager": FIELD_MANAGER,
+                "force": str(force).lower(),
+                "fieldValidation": "Strict",
+                **({"dryRun": "All"} if dry_run else {}),
+            },
+            body=body,
+            content_type=APPLY_PATCH,
+        )
 
     async def patch_status(
         self,

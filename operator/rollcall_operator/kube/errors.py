@@ -28,7 +28,9 @@ class ExpiredError(ApiError):
 
 
 class RefusedError(ApiError):
-    """400, 403, 413 or 422: the same object will be refused again."""
+    """400, 403, 413, 422, or 409 for fields that others have set: the same object will be refused
+    again.
+    """
 
 
 class TerminatingError(RefusedError):
@@ -70,6 +72,8 @@ _BY_STATUS: dict[int, type[ApiError]] = {
 
 # Server-side apply answers 500 to a field that is not in the schema; retrying cannot help.
 _BAD_OBJECT = ("failed to create typed patch object", "failed to convert new object")
+# Without `force`: Apply failed with 1 conflict: conflict with "kubectl" using v1: .spec.ports
+_SET_BY_OTHERS = "Apply failed with"
 
 
 def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) -> ApiError:
@@ -87,6 +91,8 @@ def error_from(*, status: int, body: bytes, retry_after: str | None, what: str) 
         kind = TerminatingError
     if kind is ServerError and any(text in message for text in _BAD_OBJECT):
         kind = RefusedError
+    if kind is ConflictError and _SET_BY_OTHERS in message:
+        kind, message = RefusedError, f"it exists, and others have set its fields: {message}"
     return kind(status=status, reason=reason, message=message, what=what)
 
 

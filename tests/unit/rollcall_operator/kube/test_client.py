@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from rollcall_operator.kube.client import FIELD_MANAGER, KubeClient
-from rollcall_operator.kube.errors import ConflictError, NotFoundError, RefusedError
+from rollcall_operator.kube.errors import ConflictError, NotFoundError
 from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS
 from rollcall_operator.kube.transport import APPLY_PATCH, MERGE_PATCH, STRATEGIC_PATCH, Transport
 
@@ -90,33 +90,21 @@ async def test_another_object_of_the_name_is_not_deleted() -> None:
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_an_apply_owns_its_fields_and_tolerates_no_unknown_ones(dry_run: bool) -> None:
+@pytest.mark.parametrize("force", [False, True])
+async def test_an_apply_owns_its_fields_and_tolerates_no_unknown_ones(
+    force: bool, dry_run: bool
+) -> None:
     requests = Requests()
     body = {"kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}}
-    await client_of(requests).apply(body, dry_run=dry_run)
+    await client_of(requests).apply(body, force=force, dry_run=dry_run)
     (sent,) = requests.sent
     assert (sent["method"], sent["content_type"]) == ("PATCH", APPLY_PATCH)
-    query = {"fieldManager": FIELD_MANAGER, "force": "true", "fieldValidation": "Strict"}
+    query = {
+        "fieldManager": FIELD_MANAGER,
+        "force": str(force).lower(),
+        "fieldValidation": "Strict",
+    }
     assert sent["query"] == query | ({"dryRun": "All"} if dry_run else {})
-
-
-DEPLOYMENT = {"kind": "Deployment", "metadata": {"namespace": "ns", "name": "d"}}
-SET_BY_OTHERS = 'Apply failed with 1 conflict: conflict with "kubectl": .spec.replicas'
-
-
-async def test_without_force_an_object_of_others_is_refused_and_the_message_names_them() -> None:
-    taken = ConflictError(status=409, reason="Conflict", message=SET_BY_OTHERS, what="apply")
-    requests = Requests(lambda _: taken)
-    with pytest.raises(RefusedError) as refusal:
-        await client_of(requests).apply(DEPLOYMENT, force=False)
-    assert requests.sent[0]["query"]["force"] == "false"
-    assert refusal.value.message == f"it exists, and others have set its fields: {SET_BY_OTHERS}"
-
-
-async def test_another_conflict_is_to_be_tried_again() -> None:
-    moved = ConflictError(status=409, reason="Conflict", message="was modified", what="apply")
-    with pytest.raises(ConflictError):
-        await client_of(Requests(lambda _: moved)).apply(DEPLOYMENT, force=False)
 
 
 async def test_a_list_reads_every_page_of_both_selectors() -> None:

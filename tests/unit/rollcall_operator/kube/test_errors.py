@@ -53,6 +53,17 @@ def test_an_apply_of_a_field_that_is_not_in_the_schema_is_a_refusal_whatever_its
     assert type(answer(500, "", message)) is RefusedError
 
 
+def test_an_apply_to_an_object_of_others_is_refused_and_the_message_names_them() -> None:
+    message = 'Apply failed with 1 conflict: conflict with "kubectl": .spec.replicas'
+    error = answer(409, "Conflict", message)
+    assert type(error) is RefusedError
+    assert error.message == f"it exists, and others have set its fields: {message}"
+
+
+def test_another_conflict_is_to_be_tried_again() -> None:
+    assert type(answer(409, "Conflict", "the object has been modified")) is ConflictError
+
+
 def test_a_namespace_that_is_being_deleted_is_no_fault_of_the_object() -> None:
     details = {"causes": [{"reason": "NamespaceTerminating", "field": "metadata.namespace"}]}
     body = json.dumps({"reason": "Forbidden", "message": "no", "details": details}).encode()
