@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import yaml
 
@@ -25,6 +25,9 @@ from rollcall_operator.kube.resources import (
     Resource,
 )
 from rollcall_operator.kube.transport import APPLY_PATCH, Transport
+
+if TYPE_CHECKING:
+    from tests.integration.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -259,6 +262,18 @@ def operator_writes(events: list[dict[str, Any]], *, namespace: str = "") -> lis
         )
         found.append(f"{event['verb']} {what} {event['responseStatus']['code']}")
     return found
+
+
+async def writes_settled(
+    user: ClusterUser, cluster: "Cluster", *, seconds: float = 1.0
+) -> list[str]:
+    """The operator's writes in the user's namespace, once there were no more for `seconds`."""
+
+    def writes() -> list[str]:
+        return operator_writes(cluster.writes(), namespace=user.namespace)
+
+    await quiet(lambda: len(writes()), seconds=seconds)
+    return writes()
 
 
 def service_account_kubeconfig(

@@ -15,7 +15,7 @@ from tests.integration.cluster_user import (
     eventually,
     example,
     operator_writes,
-    quiet,
+    writes_settled,
 )
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -74,9 +74,7 @@ async def test_reported_in_a_condition(user: ClusterUser, cluster: Cluster, case
     assert condition is not None
     assert condition["observedGeneration"] == live["metadata"]["generation"]
     # Said once: the operator does not go on writing, or trying, in a loop.
-    await quiet(
-        lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)), seconds=0.5
-    )
+    await writes_settled(user, cluster, seconds=0.5)
 
 
 async def test_a_good_job_goes_on_beside_bad_ones(user: ClusterUser) -> None:

@@ -28,8 +28,7 @@ from tests.integration.cluster_user import (
     all_children,
     eventually,
     example,
-    operator_writes,
-    quiet,
+    writes_settled,
 )
 from tests.integration.operator_process import OperatorProcess
 
@@ -57,12 +56,6 @@ async def reconciled_again(
         return operator.reconciles() > before
 
     await eventually(done, "another reconcile")
-
-
-async def settled(user: ClusterUser, cluster: Cluster) -> list[str]:
-    """The operator's writes in this namespace, when there have been no more for a second."""
-    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
-    return operator_writes(cluster.writes(), namespace=user.namespace)
 
 
 @pytest.mark.alone
@@ -143,7 +136,7 @@ async def test_a_start_takes_few_writes_and_a_second_look_none(
 ) -> None:
     await user.apply(example())
     await all_children(user)
-    writes = await settled(user, cluster)
+    writes = await writes_settled(user, cluster)
     # Seven children, one status of the job, one of the pool. Until Running there may be fourteen.
     assert len(writes) <= 10, writes
     generations = {
@@ -152,7 +145,7 @@ async def test_a_start_takes_few_writes_and_a_second_look_none(
     }
     for _ in range(3):
         await reconciled_again(user, operator)
-    assert await settled(user, cluster) == writes
+    assert await writes_settled(user, cluster) == writes
     assert generations == {
         name: child["metadata"].get("generation")
         for name, child in (await user.children("reverse")).items()
@@ -185,9 +178,11 @@ async def test_network_policies_are_repaired_at_once_and_follow_their_field(
         return made if {policy["metadata"]["name"] for policy in made} == names else None
 
     made = await eventually(are_there, "three NetworkPolicies")
-    writes = await settled(user, cluster)
+    writes = await writes_settled(user, cluster)
     await reconciled_again(user, operator)
-    assert await settled(user, cluster) == writes, "what the API server fills in is no difference"
+    assert await writes_settled(user, cluster) == writes, (
+        "what the API server fills in is no difference"
+    )
     trainer = next(p for p in made if p["metadata"]["name"] == "reverse-trainer")
     await user.edit(NETWORK_POLICIES, "reverse-trainer", {"spec": {"ingress": [{}]}})
     await user.delete(NETWORK_POLICIES, "reverse-rollouts")

@@ -17,8 +17,7 @@ from tests.integration.cluster_user import (
     all_children,
     eventually,
     example,
-    operator_writes,
-    quiet,
+    writes_settled,
 )
 
 pytestmark = pytest.mark.usefixtures("operator")
@@ -124,7 +123,7 @@ async def test_a_status_that_another_wrote_is_put_right(
 ) -> None:
     await user.apply(example())
     await all_children(user)
-    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+    await writes_settled(user, cluster)
     before = (await user.get(RL_JOBS, "reverse"))["status"]
     job = await user.get(RL_JOBS, "reverse")
     await user.client.patch_status(
@@ -142,4 +141,4 @@ async def test_a_status_that_another_wrote_is_put_right(
         return same and reasons[0] == reasons[1]
 
     await eventually(as_before, "the status as it was", seconds=40)
-    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+    await writes_settled(user, cluster)

@@ -28,6 +28,7 @@ from tests.integration.cluster_user import (
     open_user,
     operator_writes,
     quiet,
+    writes_settled,
 )
 from tests.integration.operator_process import OperatorProcess
 
@@ -139,7 +140,7 @@ async def die(cluster: Cluster, user: ClusterUser, death: Death, folder: Path) -
         await user.apply(example())
         if death.scaling:
             await all_children(user)
-            await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+            await writes_settled(user, cluster)
             await user.apply(example(replicas=5))
         async with asyncio.timeout(60):
             while process.exitcode is None:

@@ -14,8 +14,7 @@ from tests.integration.cluster_user import (
     ClusterUser,
     all_children,
     example,
-    operator_writes,
-    quiet,
+    writes_settled,
 )
 from tests.integration.operator_process import OperatorProcess
 
@@ -111,8 +110,7 @@ async def test_even_without_a_lease_a_second_operator_is_harmless(
             await user.apply(example(job))
         for job in jobs:
             await all_children(user, job)
-        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
-        writes = operator_writes(cluster.writes(), namespace=user.namespace)
+        writes = await writes_settled(user, cluster)
         made = [text for text in writes if text.startswith("patch configmaps/") and "201" in text]
         assert len(made) == len(jobs)
         for operator in both:

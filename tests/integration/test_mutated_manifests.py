@@ -10,15 +10,14 @@ import pytest
 
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.errors import RefusedError
-from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
+from rollcall_operator.kube.resources import resource_of
 from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import (
     ClusterUser,
     all_children,
     eventually,
     example,
-    operator_writes,
-    quiet,
+    writes_settled,
 )
 from tests.integration.mutated_manifests import manifest
 
@@ -32,8 +31,6 @@ BATCHES = [
 MOST_WRITES = 60
 """Of the operator, in a batch's life, for one job: its start takes some 12, three retries 30."""
 
-_RESOURCES = {"RLJob": RL_JOBS, "RolloutPool": ROLLOUT_POOLS}
-
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", BATCHES)
@@ -45,14 +42,11 @@ async def test_each_is_refused_or_answered_in_a_condition(
     await asyncio.gather(*(answered(user, made) for made in accepted))
     await user.apply(example("good"))
     await all_children(user, "good")
-    await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
-    about = Counter(
-        text.split()[1].rsplit("/", 1)[-1]
-        for text in operator_writes(cluster.writes(), namespace=user.namespace)
-    )
+    writes = await writes_settled(user, cluster)
+    about = Counter(text.split()[1].rsplit("/", 1)[-1] for text in writes)
     assert not [each for each in about.items() if each[1] > MOST_WRITES]
     for made in accepted:
-        await user.delete(_RESOURCES[made["kind"]], made["metadata"]["name"])
+        await user.delete(resource_of(made["kind"]), made["metadata"]["name"])
 
 
 async def accept(user: ClusterUser, made: Object) -> Object | None:
@@ -65,7 +59,7 @@ async def accept(user: ClusterUser, made: Object) -> Object | None:
 
 async def answered(user: ClusterUser, made: Object) -> None:
     """Wait for a condition about this generation."""
-    resource, name = _RESOURCES[made["kind"]], made["metadata"]["name"]
+    resource, name = resource_of(made["kind"]), made["metadata"]["name"]
 
     async def about_it() -> bool:
         live = await user.get(resource, name)

@@ -6,7 +6,12 @@ from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.integration.cluster import Cluster
-from tests.integration.cluster_user import ClusterUser, eventually, example, operator_writes, quiet
+from tests.integration.cluster_user import (
+    ClusterUser,
+    eventually,
+    example,
+    writes_settled,
+)
 from tests.integration.coordinator import Member
 from tests.integration.kubelet import gate_is_open, kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
@@ -27,7 +32,7 @@ async def test_a_probe_alone_never_brings_a_stale_rollout_back(
         await eventually(lambda: gates_are(user, {stale}), "gates follow the versions")
         node.coordinator.say({})
         await rollouts(user, 2)
-        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+        await writes_settled(user, cluster)
         second.assert_healthy()
 
 

@@ -5,7 +5,12 @@ from collections.abc import Callable
 from rollcall_operator.kube.resources import RL_JOBS
 from rollcall_protocol.wire.job_snapshot import SessionCause
 from tests.integration.cluster import Cluster
-from tests.integration.cluster_user import ClusterUser, eventually, example, operator_writes, quiet
+from tests.integration.cluster_user import (
+    ClusterUser,
+    eventually,
+    example,
+    writes_settled,
+)
 from tests.integration.kubelet import kubelet, rollouts
 from tests.integration.operator_process import OperatorProcess
 
@@ -19,7 +24,7 @@ async def test_sessions_are_kept_and_reported_once_across_operators(
         first = start_operator()
         await user.apply(example(replicas=2, membership={"settleSeconds": 0}))
         await rollouts(user, 2)
-        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+        await writes_settled(user, cluster)
         joined = await kept(user)
         assert set(joined) == {"NewRoster"}, "the rollouts may be admitted one by one"
         node.coordinator.form(SessionCause.MEMBER_LOST, LOST)
@@ -33,7 +38,7 @@ async def test_sessions_are_kept_and_reported_once_across_operators(
         second = start_operator()
         expected = [LOST, "first unseen", "second unseen"]
         await eventually(lambda: recorded(user, expected), "what happened meanwhile")
-        await quiet(lambda: len(operator_writes(cluster.writes(), namespace=user.namespace)))
+        await writes_settled(user, cluster)
         assert await recorded(user, expected), "nothing was recorded twice"
         causes = [*joined, "MemberLost", "EngineError", "MemberCaughtUp"]
         assert await kept(user) == causes
