@@ -100,9 +100,7 @@ PARTS = (
     Part(
         name="integration-whole",
         minutes=6,
-        commands=(
-            f"pytest tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST} -m '{ALL_INTEGRATION}'",
-        ),
+        commands=(f"pytest {INTEGRATION} -m '{ALL_INTEGRATION}'",),
         named_only=True,
     ),
     Part(name="monitoring", minutes=4, commands=("pytest tests/integration -m monitoring",)),

@@ -74,7 +74,7 @@ class Applier:
         await self._concurrently(self._set_cost(key, cost) for cost in plan.costs)
         versions: dict[str, str] = {}
         makers, others = _split(plan.applies)
-        seen = {apply_needed.key(each) for each in (*observed.children, *observed.pools)}
+        seen = _versions(observed)
         for bodies in (others, makers):  # pods come after the policies that protect them
             await self._concurrently(
                 self._unless_refused(key, body, versions, force=apply_needed.key(body) in seen)
@@ -113,10 +113,7 @@ class Applier:
         `versions` is what `write_objects` returned.
         """
         reasons = [plan.requeue_after] if plan.requeue_after is not None else []
-        seen = {
-            apply_needed.key(each): each["metadata"]["resourceVersion"]
-            for each in (*observed.children, *observed.pools)
-        }
+        seen = _versions(observed)
         if any(seen.get(key) != version for key, version in versions.items()):
             reasons.append(0.0)  # a Deployment follows what its pool is now, uid and replicas
         if plan.job_status is not None and observed.job is not None:
@@ -270,6 +267,14 @@ class Applier:
             self._writes.wrote(key, PODS.plural, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
+
+
+def _versions(observed: ObservedJob) -> Versions:
+    """Of the job's children and pools."""
+    return {
+        apply_needed.key(each): each["metadata"]["resourceVersion"]
+        for each in (*observed.children, *observed.pools)
+    }
 
 
 def _split(bodies: Iterable[Object]) -> tuple[list[Object], list[Object]]:

@@ -47,7 +47,7 @@ class Watch(Generic[T]):
         self._query = {"labelSelector": labels} if labels else {}
         self._reduce, self._changed, self._delay = reduce, changed, delay
         self._kept: dict[tuple[str, str], T] = {}
-        self._expired = True  # a LIST is needed before the next WATCH
+        self._must_list = True  # before the next WATCH
         self._failures = 0
         self.reached = 0
         """The newest resourceVersion whose changes were all reported: the next WATCH begins there.
@@ -63,12 +63,12 @@ class Watch(Generic[T]):
         """Follow until cancelled."""
         while True:
             try:
-                if self._expired:
+                if self._must_list:
                     await self._list()
                 await self._follow()
                 continue
             except ExpiredError:
-                self._expired = True
+                self._must_list = True
                 problem = "the API server has forgotten where it stopped; it is listed anew"
             except (ApiError, UnreachableError) as error:
                 problem = str(error)
@@ -92,7 +92,7 @@ class Watch(Generic[T]):
         for key in missing:
             self._drop(key)
         self._reach(version)
-        self._expired = False
+        self._must_list = False
         self.listed.set()
 
     async def _follow(self) -> None:

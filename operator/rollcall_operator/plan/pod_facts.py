@@ -27,6 +27,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
     gate = conditions.get(READINESS_GATE)
     running = (statuses.get(worker, {}).get("state") or {}).get("running")
     ready = conditions.get("Ready", {})
+    is_ready = ready.get("status") == "True"
     own_labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     return PodFacts(
         name=metadata["name"],
@@ -39,7 +40,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         node=spec.get("nodeName", ""),
         phase=status.get("phase", "Pending"),
         running=running is not None,
-        ready=ready.get("status") == "True",
+        ready=is_ready,
         terminating="deletionTimestamp" in metadata,
         restarts=container.get("restartCount", 0),
         exit_code=ended.get("exitCode"),
@@ -55,9 +56,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         up=bool(statuses.get(worker, {}).get("started")),
         created=_time(metadata.get("creationTimestamp")) or 0.0,
         started=_time((running or {}).get("startedAt")),
-        ready_since=_time(ready.get("lastTransitionTime"))
-        if ready.get("status") == "True"
-        else None,
+        ready_since=_time(ready.get("lastTransitionTime")) if is_ready else None,
         gate_since=_time((gate or {}).get("lastTransitionTime")),
         gate_reason=(gate or {}).get("reason", ""),
         leaves_by=_time(metadata.get("deletionTimestamp")),

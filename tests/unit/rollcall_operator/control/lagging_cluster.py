@@ -148,7 +148,7 @@ class Client:
 
     async def apply(self, body: Object, *, force: bool, dry_run: bool = False) -> Object:
         assert not dry_run
-        del force  # nobody else is here
+        del force  # no other client sets fields of the job's objects
         resource = resource_of(body["kind"])
         before = self._objects.find(resource, body["metadata"]["name"])
         wanted = body["metadata"].get("resourceVersion")
