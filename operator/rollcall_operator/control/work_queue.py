@@ -38,13 +38,16 @@ class QueueMetrics(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Times are seconds. `min_interval`: pause between two runs of a key, so that bursts coalesce.
+    """Times are seconds.
 
-    `event_delay`: longest pause after a failure when an event about the key arrives.
+    `min_interval`: pause between two runs of a key, so that bursts coalesce. `longest_interval`:
+    that pause after many runs in a row; it doubles with each. `event_delay`: longest pause after a
+    failure when an event about the key arrives.
     """
 
     workers: int = 10
     min_interval: float = 0.05
+    longest_interval: float = 0.4
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=60.0))
     event_delay: float = 1.0
     run_timeout: float = 60.0
@@ -70,6 +73,7 @@ class WorkQueue(Generic[K]):
         self._active: dict[K, float] = {}  # since when
         self._timers: dict[K, tuple[float, asyncio.TimerHandle]] = {}
         self._failures: dict[K, int] = {}
+        self._pauses: dict[K, float] = {}
         self._rest_until: dict[K, float] = {}
         self._workers: list[asyncio.Task[None]] = []
         self._idle = asyncio.Event()
@@ -183,10 +187,19 @@ class WorkQueue(Generic[K]):
             log.exception("Reconciling %s failed and is retried in %.1f s", key, again)
         else:
             self._failures.pop(key, None)
-            self._rest_until[key] = self._clock() + self._settings.min_interval
+            self._rest(key, started, goes_on=again is not None and again <= 0)
         if self._metrics is not None:
             self._metrics.reconciled(seconds=self._clock() - started, result=result)
         return again
+
+    def _rest(self, key: K, started: float, *, goes_on: bool) -> None:
+        """Have events about `key` wait after its run. `goes_on`: it asked itself to run at once."""
+        least, before = self._settings.min_interval, self._pauses.get(key, 0.0)
+        in_a_row = started < self._rest_until.get(key, 0.0) + before
+        pause = self._pauses[key] = (
+            min(2 * before, self._settings.longest_interval) if in_a_row else least
+        )
+        self._rest_until[key] = self._clock() + (least if goes_on else pause)
 
     def _back_off(self, key: K) -> float:
         count = self._failures[key] = self._failures.get(key, 0) + 1
@@ -203,3 +216,4 @@ class WorkQueue(Generic[K]):
         else:
             self._cancel_timer(key)
             self._rest_until.pop(key, None)
+            self._pauses.pop(key, None)

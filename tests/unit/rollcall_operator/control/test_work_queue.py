@@ -127,6 +127,43 @@ async def test_a_rest_between_runs_coalesces_a_burst() -> None:
     assert 2 <= runs <= 4
 
 
+async def test_runs_in_a_row_rest_longer_and_longer_up_to_a_bound() -> None:
+    runs: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def run(_key: str) -> float:
+        runs.append(loop.time())
+        return 60.0
+
+    settings = QueueSettings(workers=3, min_interval=0.01, longest_interval=0.08)
+    async with queue_of(run, settings=settings) as queue:
+        until = loop.time() + 0.8
+        while loop.time() < until:
+            queue.add("a")
+            await asyncio.sleep(0.002)
+        assert len(runs) <= 14, "without the doubling it would be 60 and more"
+        await asyncio.sleep(0.2)
+        calm, before = len(runs), loop.time()
+        queue.add("a")
+        await eventually(lambda: len(runs) > calm)
+    assert runs[-1] - before < 0.05, "after a calm an event is acted on at once"
+
+
+async def test_a_key_that_asks_to_go_on_at_once_rests_the_least_however_often_it_ran() -> None:
+    runs: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    async def run(_key: str) -> float:
+        runs.append(loop.time())
+        return 0.0 if len(runs) < 8 else 60.0
+
+    settings = QueueSettings(workers=3, min_interval=0.01, longest_interval=1.0)
+    async with queue_of(run, settings=settings) as queue:
+        queue.add("a")
+        await eventually(lambda: len(runs) == 8)
+    assert runs[-1] - runs[0] < 0.5, "doubled pauses would take 1.2 s"
+
+
 async def test_a_key_that_fails_waits_longer_each_time_and_keeps_others_going() -> None:
     times: list[float] = []
     good = 0
