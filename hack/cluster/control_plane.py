@@ -174,6 +174,10 @@ class ControlPlane:
         self._spawn(name, *arguments)
         return self._running[name].pid
 
+    def stop_program(self, name: str) -> None:
+        """Kills one that `start_program` or `start_controller_manager` has started."""
+        self._kill(name)
+
     def processes(self) -> dict[str, int]:
         """The process ids of all that run, by name."""
         return {name: process.pid for name, process in self._running.items()}

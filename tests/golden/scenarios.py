@@ -660,7 +660,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a reference pod ends": reference_pods_end(1),
     "all reference pods end": reference_pods_end(2),
     "coordinator cannot be reached": coordinator_falls_silent(
-        LinkFailure.UNREACHABLE, "Cannot connect to host 10.0.0.1:7070"
+        LinkFailure.UNREACHABLE, "[Errno 111] Connect call failed ('10.0.0.1', 7070)"
     ),
     "coordinator hangs": coordinator_falls_silent(LinkFailure.SILENT, "Timeout on reading data"),
     "coordinator refuses the operator": coordinator_falls_silent(

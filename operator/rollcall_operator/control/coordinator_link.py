@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
-from rollcall_operator.kube.errors import ApiError, UnreachableError
+from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
@@ -193,8 +193,9 @@ class CoordinatorLink:
                 problem = "the coordinator closed the stream"
                 self._fail(LinkFailure.UNREACHABLE, problem)
             except _FAILURES as error:
-                problem = f"{type(error).__name__}: {error}"
-                self._fail(_failure_of(error), str(error) or type(error).__name__)
+                detail = connection_error_text(error)
+                problem = f"{type(error).__name__}: {detail}"
+                self._fail(_failure_of(error), detail)
             failures = 0 if self._snapshot is not before else failures + 1
             if self._mark_closed():
                 log.info("Disconnected from coordinator %s: %s", self.pod.name, problem)

@@ -4,6 +4,8 @@ import json
 from http import HTTPStatus
 from typing import Any
 
+import aiohttp
+
 
 class ApiError(Exception):
     """An answer that is not a success. `reason` is the Status object's, `message` for people."""
@@ -123,3 +125,16 @@ def _seconds(text: str | None) -> float:
         return max(0.1, min(float(text or "1"), 30.0))
     except ValueError:
         return 1.0
+
+
+def connection_error_text(error: Exception) -> str:
+    """Why a connection failed, for people, the same each time.
+
+    aiohttp's own text names its SSLContext by an address in memory.
+    """
+    cause: Exception = error
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        cause = error.certificate_error
+    elif isinstance(error, aiohttp.ClientConnectorError):
+        cause = error.os_error
+    return str(cause) or type(cause).__name__

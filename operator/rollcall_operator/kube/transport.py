@@ -15,6 +15,7 @@ from rollcall_operator.kube.errors import (
     ThrottledError,
     UnauthorizedError,
     UnreachableError,
+    connection_error_text,
     error_from,
 )
 
@@ -241,7 +242,8 @@ class Transport:
         return response
 
     def _unreachable(self, verb: str, url: str, error: Exception) -> UnreachableError:
-        return UnreachableError(f"{self._what(verb, url)}: {type(error).__name__}: {error}")
+        text = connection_error_text(error)
+        return UnreachableError(f"{self._what(verb, url)}: {type(error).__name__}: {text}")
 
     def _what(self, verb: str, url: str) -> str:
         return f"{verb} {url.removeprefix(self._connection.server)}"

@@ -5,7 +5,7 @@ from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
-from rollcall_operator.plan.timestamps import to_time
+from rollcall_operator.plan.timestamps import from_time, to_time
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
 PATIENCE_SECONDS = 5.0
@@ -48,7 +48,7 @@ _CURES = {
 def coordinator_connected(view: JobView) -> list[ConditionState]:
     """The condition CoordinatorConnected of a job that has not finished.
 
-    While an operator that has just started connects to one that is ready, it stays as it was.
+    While an operator that has just started connects for the first time, it stays as it was.
     """
     kind, pod = JobCondition.COORDINATOR_CONNECTED, labels.coordinator_pod(view.name)
     if view.spec.suspend:
@@ -58,7 +58,10 @@ def coordinator_connected(view: JobView) -> list[ConditionState]:
         return [ConditionState(kind, False, Reason.NO_COORDINATOR, text)]
     link, failure = view.observed.link, contact_failure(view)
     if failure is not None and link is not None:
-        return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
+        if link.failure is None and _silent_before(view) is not None:
+            return []
+        text = _explain(pod, _silent_since(view, link), link.detail, failure)
+        return [ConditionState(kind, False, _REASONS[failure], text)]
     if view.snapshot is not None:
         text = f"the coordinator in pod {pod} reports to the operator"
         return [ConditionState(kind, True, Reason.CONNECTED, text)]
@@ -85,7 +88,9 @@ def contact_failure(view: JobView) -> LinkFailure | None:
 def stale_since(view: JobView) -> str | None:
     """Since when what the status says about training is old; None while it is current."""
     link = view.observed.link
-    return to_time(link.since) if link is not None and contact_failure(view) else None
+    return (
+        to_time(_silent_since(view, link)) if link is not None and contact_failure(view) else None
+    )
 
 
 def contact_wait(view: JobView) -> float | None:
@@ -99,10 +104,24 @@ def contact_wait(view: JobView) -> float | None:
 
 def _time_left(view: JobView, link: LinkFacts) -> float:
     """Seconds until a coordinator that sends nothing counts as silent."""
-    pod, since = view.coordinator, link.since
+    pod, since = view.coordinator, _silent_since(view, link)
     if pod is not None and pod.ready_since is not None and not _fell_silent(view):
         since = max(since, pod.ready_since)
     return since + PATIENCE_SECONDS - view.now
+
+
+def _silent_since(view: JobView, link: LinkFacts) -> float:
+    """Unix seconds of the last byte; an operator that has restarted reads it from the status."""
+    before = _silent_before(view)
+    return link.since if before is None else min(before, link.since)
+
+
+def _silent_before(view: JobView) -> float | None:
+    """Since when the coordinator was silent for an earlier operator; None once it has reported."""
+    stored = view.status.stale_since
+    if stored is None or view.snapshot is not None or not _fell_silent(view):
+        return None
+    return from_time(stored)
 
 
 def _fell_silent(view: JobView) -> bool:
@@ -114,9 +133,9 @@ def _stored_reason(view: JobView) -> str:
     return next((c.reason for c in view.status.conditions if c.type == kind), "")
 
 
-def _explain(pod: str, link: LinkFacts, failure: LinkFailure) -> str:
+def _explain(pod: str, since: float, detail: str, failure: LinkFailure) -> str:
     return (
-        f"the coordinator in pod {pod} has not reported to the operator since {to_time(link.since)}"
-        f" ({link.detail or 'no answer'}). Training may go on; the status shows it as it was then. "
+        f"the coordinator in pod {pod} has not reported to the operator since {to_time(since)}"
+        f" ({detail or 'no answer'}). Training may go on; the status shows it as it was then. "
         f"What to do: {_CURES[failure]}"
     )

@@ -466,6 +466,7 @@ async def test_a_closed_port_is_unreachable_and_wakes_the_job(
     before, woken = link.facts.since, len(counts.wakes)
     await coordinator.stop()
     await failing(coordinator, link, LinkFailure.UNREACHABLE, "")
+    await eventually(lambda: "Connect call failed" in link.facts.detail)
     assert counts.wakes[woken:] == [0.0], "once, and not for each attempt"
     assert link.facts.since == pytest.approx(before, abs=1.0), "the time of the last byte"
     await coordinator.start(coordinator.port)

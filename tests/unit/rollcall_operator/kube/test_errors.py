@@ -1,8 +1,11 @@
 """An answer of the API server becomes the exception that says what to do about it."""
 
 import json
+import ssl
 
+import aiohttp
 import pytest
+from aiohttp.client_reqrep import ConnectionKey
 
 from rollcall_operator.kube.errors import (
     ApiError,
@@ -13,6 +16,7 @@ from rollcall_operator.kube.errors import (
     TerminatingError,
     ThrottledError,
     UnauthorizedError,
+    connection_error_text,
     error_from,
 )
 
@@ -83,3 +87,24 @@ def test_the_wait_after_429_is_bounded(header: str | None, seconds: float) -> No
 def test_a_body_that_is_no_status_object_is_quoted() -> None:
     error = error_from(status=502, body=b"<html>bad gateway</html>", retry_after=None, what="w")
     assert (error.reason, error.message) == ("BadGateway", "<html>bad gateway</html>")
+
+
+def to_a_pod(context: ssl.SSLContext) -> ConnectionKey:
+    return ConnectionKey("10.0.0.1", 7070, True, context, None, None, None)
+
+
+def test_why_a_connection_failed_is_the_same_text_each_time() -> None:
+    refused = OSError(111, "Connect call failed ('10.0.0.1', 7070)")
+    unknown = ssl.SSLCertVerificationError("self-signed certificate")
+    texts = [
+        (
+            connection_error_text(aiohttp.ClientConnectorError(key, refused)),
+            connection_error_text(aiohttp.ClientConnectorCertificateError(key, unknown)),
+            connection_error_text(TimeoutError()),
+        )
+        for key in (to_a_pod(ssl.create_default_context()) for _ in range(2))
+    ]
+    assert texts[0] == texts[1], "no address in memory is in it"
+    assert "Connect call failed" in texts[0][0]
+    assert "self-signed certificate" in texts[0][1]
+    assert texts[0][2] == "TimeoutError"

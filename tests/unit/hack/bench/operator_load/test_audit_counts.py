@@ -27,7 +27,7 @@ def test_writes_and_reads_of_the_user_alone(tmp_path: Path) -> None:
     counts = counted(
         tmp_path,
         event("patch", "rljobs", about={"subresource": "status"}),
-        event("create", "serviceaccounts", about={"subresource": "token"}),
+        event("create", "pods", about={"subresource": "binding"}),
         event("delete", "pods"),
         event("get", "pods"),
         event("list", "pods"),
@@ -38,8 +38,8 @@ def test_writes_and_reads_of_the_user_alone(tmp_path: Path) -> None:
     assert counts.requests["patch", "rljobs/status"] == 1
 
 
-@pytest.mark.parametrize("resource", ["leases", "events"])
-def test_the_lease_and_events_are_aside(tmp_path: Path, resource: str) -> None:
+@pytest.mark.parametrize("resource", ["leases", "events", "serviceaccounts/token"])
+def test_the_lease_events_and_tokens_are_aside(tmp_path: Path, resource: str) -> None:
     counts = counted(tmp_path, event("update", resource), event("get", resource))
     assert (counts.writes(), counts.reads()) == (0, 0)
     assert counts.requests["update", resource] == 1

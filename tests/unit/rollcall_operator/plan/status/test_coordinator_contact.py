@@ -121,6 +121,32 @@ def test_an_operator_that_restarts_meanwhile_says_so_too() -> None:
     assert simulator.condition("Running")["status"] == "Unknown"
 
 
+def test_an_operator_that_restarts_goes_on_counting_a_silence_and_writes_nothing() -> None:
+    simulator = running()
+    since = silent(simulator, LinkFailure.SILENT, "no heartbeat")
+    simulator.converge(60)
+    stored = simulator.status
+    simulator.memory, simulator.snapshot = ReconcileMemory(), None
+    for failure, detail in ((None, ""), (LinkFailure.SILENT, "no heartbeat")):
+        simulator.link = LinkFacts(False, simulator.now, failure, detail)
+        for _ in range(3):
+            plan = simulator.reconcile(2)
+            assert plan.job_status is None, failure
+            assert plan.pool_statuses == {}, failure
+    assert simulator.status["staleSince"] == stored["staleSince"] == to_time(since)
+
+
+def test_after_a_report_a_silence_counts_anew() -> None:
+    simulator = running()
+    silent(simulator)
+    simulator.converge(60)
+    simulator.link = None
+    simulator.converge(2)
+    since = silent(simulator)
+    simulator.converge(6)
+    assert simulator.status["staleSince"] == to_time(since)
+
+
 def test_no_rollout_is_replaced_for_what_an_old_report_says() -> None:
     simulator = running()
     silent(simulator)
