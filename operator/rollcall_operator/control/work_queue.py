@@ -162,6 +162,9 @@ class WorkQueue(Generic[K]):
                 if not self._active:
                     self._idle.set()
             self._finish(key, again)
+            # A run that had nothing to wait for has not let anything else run: thousands of them,
+            # after a restart, would keep the Lease from being renewed.
+            await asyncio.sleep(0)
 
     async def _run(self, key: K) -> float | None:
         started = self._clock()

@@ -164,6 +164,23 @@ async def test_a_key_that_asks_to_go_on_at_once_rests_the_least_however_often_it
     assert runs[-1] - runs[0] < 0.5, "doubled pauses would take 1.2 s"
 
 
+async def test_between_two_runs_that_wait_for_nothing_others_get_the_event_loop() -> None:
+    runs: list[int] = []
+
+    async def run(_key: str) -> float:
+        runs.append(1)
+        return 60.0
+
+    async with queue_of(run) as queue:
+        for number in range(1000):
+            queue.add(str(number))
+        turns = 0
+        while len(runs) < 1000:
+            await asyncio.sleep(0)
+            turns += 1
+    assert turns >= 300, "three workers run a key each, then it is another task's turn"
+
+
 async def test_a_key_that_fails_waits_longer_each_time_and_keeps_others_going() -> None:
     times: list[float] = []
     good = 0
