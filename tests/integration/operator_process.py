@@ -10,6 +10,7 @@ import urllib.request
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from urllib.parse import urlencode
 
 ROOT = Path(__file__).parents[2]
 START_SECONDS = 60.0
@@ -105,10 +106,11 @@ class OperatorProcess:
             with error:
                 return error.code, error.read().decode()
 
-    def metrics(self) -> dict[str, float]:
-        """Its metrics: series with labels to value."""
+    def metrics(self, *names: str) -> dict[str, float]:
+        """Its metrics, or those with series of these names alone: series with labels to value."""
+        query = f"?{urlencode([('name[]', name) for name in names])}" if names else ""
         values = {}
-        for line in self.fetch("/metrics")[1].splitlines():
+        for line in self.fetch(f"/metrics{query}")[1].splitlines():
             if line and not line.startswith("#"):
                 series, value = line.rsplit(" ", 1)
                 values[series] = float(value)
@@ -116,7 +118,8 @@ class OperatorProcess:
 
     def reconciles(self) -> int:
         """How many reconciles have gone well."""
-        return int(self.metrics().get('rollcall_reconcile_seconds_count{result="ok"}', 0))
+        name = "rollcall_reconcile_seconds_count"
+        return int(self.metrics(name).get(f'{name}{{result="ok"}}', 0))
 
     def kill(self) -> None:
         """SIGKILL."""

@@ -78,7 +78,7 @@ def fake_coordinators(cluster: Cluster, *options: str) -> Iterator[subprocess.Po
 
 async def _connected(operator: MeasuredOperator, jobs: int) -> None:
     async with asyncio.timeout(CONNECT_SECONDS):
-        while operator.process.metrics()[_STREAMS] < jobs:
+        while operator.process.metrics(_STREAMS)[_STREAMS] < jobs:
             await asyncio.sleep(1.0)
 
 

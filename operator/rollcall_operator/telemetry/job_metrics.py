@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client.core import (
@@ -23,6 +23,8 @@ Key = tuple[str, str]  # namespace, job
 
 _JOB = ("namespace", "job")
 _GROUP = (*_JOB, "group")
+
+_Family = GaugeMetricFamily | CounterMetricFamily
 
 
 @dataclass(slots=True)
@@ -85,85 +87,126 @@ class JobMetricsCollector(Collector):
         self._groups.pop(key, None)
         self._facts.pop(key, None)
 
-    def collect(self) -> Iterable[Metric]:
-        """Called by the registry at each scrape."""
-        epoch = GaugeMetricFamily("rollcall_job_epoch", "Epoch of the job's roster.", labels=_GROUP)
-        members = GaugeMetricFamily(
-            "rollcall_job_members",
-            "Members in the sync group's current session, including the trainer.",
-            labels=_GROUP,
+    def collect(self) -> Iterator[Metric]:
+        """Called by the registry at each scrape, perhaps in another thread than `update`.
+
+        One family after the other: with thousands of jobs, the samples of all at once take more
+        memory than the jobs.
+        """
+        yield from self._collect_groups()
+        yield from self._collect_facts()
+
+    def _collect_groups(self) -> Iterator[Metric]:
+        yield _filled(
+            GaugeMetricFamily("rollcall_job_epoch", "Epoch of the job's roster.", labels=_GROUP),
+            ((labels, counts.epoch) for labels, counts in self._each()),
         )
-        epochs = CounterMetricFamily(
-            "rollcall_job_epochs",
-            "Epochs that the operator opened, by cause.",
-            labels=(*_GROUP, "cause"),
+        yield _filled(
+            GaugeMetricFamily(
+                "rollcall_job_members",
+                "Members in the sync group's current session, including the trainer.",
+                labels=_GROUP,
+            ),
+            ((labels, counts.members) for labels, counts in self._each()),
+        )
+        yield _filled(
+            CounterMetricFamily(
+                "rollcall_job_epochs",
+                "Epochs that the operator opened, by cause.",
+                labels=(*_GROUP, "cause"),
+            ),
+            (by for labels, counts in self._each() for by in _by_cause(labels, counts.epochs)),
+        )
+        yield _filled(
+            CounterMetricFamily(
+                "rollcall_job_sessions",
+                "Sessions that the coordinator formed, by cause.",
+                labels=(*_GROUP, "cause"),
+            ),
+            (by for labels, counts in self._each() for by in _by_cause(labels, counts.sessions)),
         )
         seconds = SummaryMetricFamily(
             "rollcall_job_session_seconds",
             "Seconds from the cause of a session (such as a lost member) until it was usable.",
             labels=_GROUP,
         )
-        sessions = CounterMetricFamily(
-            "rollcall_job_sessions",
-            "Sessions that the coordinator formed, by cause.",
-            labels=(*_GROUP, "cause"),
-        )
         for labels, counts in self._each():
-            epoch.add_metric(labels, counts.epoch)
-            members.add_metric(labels, counts.members)
-            for cause, count in counts.epochs.items():
-                epochs.add_metric([*labels, cause], count)
-            seconds.add_metric(
-                labels,
-                count_value=sum(counts.sessions.values()),
-                sum_value=counts.session_seconds,
-            )
-            for cause, count in counts.sessions.items():
-                sessions.add_metric([*labels, cause], count)
-        return (epoch, members, epochs, sessions, seconds, *self._collect_facts())
+            formed = sum(list(counts.sessions.values()))
+            seconds.add_metric(labels, count_value=formed, sum_value=counts.session_seconds)
+        yield seconds
 
-    def _collect_facts(self) -> Iterable[Metric]:
-        silence = GaugeMetricFamily(
-            "rollcall_job_coordinator_silent_seconds",
-            "Seconds since the job's coordinator last sent anything; 0 while it reports.",
-            labels=_JOB,
+    def _collect_facts(self) -> Iterator[Metric]:
+        facts = list(self._facts.items())
+        yield _filled(
+            GaugeMetricFamily(
+                "rollcall_job_coordinator_silent_seconds",
+                "Seconds since the job's coordinator last sent anything; 0 while it reports.",
+                labels=_JOB,
+            ),
+            ((key, self._silent_seconds(job.stale_since)) for key, job in facts),
         )
-        acknowledged = GaugeMetricFamily(
-            "rollcall_job_acknowledged_epoch",
-            "Epoch of the roster that the job's coordinator holds; absent before it has reported.",
-            labels=_JOB,
+        yield _filled(
+            GaugeMetricFamily(
+                "rollcall_job_acknowledged_epoch",
+                "Epoch of the roster that the job's coordinator holds; absent before it has "
+                "reported.",
+                labels=_JOB,
+            ),
+            ((key, job.acknowledged) for key, job in facts if job.acknowledged is not None),
         )
-        restarts = CounterMetricFamily(
-            "rollcall_job_trainer_restarts",
-            "Restarts of the job's trainer since the job was created.",
-            labels=_JOB,
+        yield _filled(
+            CounterMetricFamily(
+                "rollcall_job_trainer_restarts",
+                "Restarts of the job's trainer since the job was created.",
+                labels=_JOB,
+            ),
+            ((key, job.restarts) for key, job in facts),
         )
-        rollouts = GaugeMetricFamily(
-            "rollcall_job_rollouts",
-            "Rollouts of a pool by state: Wanted, Ready, and as the coordinator reports them.",
-            labels=(*_JOB, "pool", "state"),
+        yield _filled(
+            GaugeMetricFamily(
+                "rollcall_job_rollouts",
+                "Rollouts of a pool by state: Wanted, Ready, and as the coordinator reports them.",
+                labels=(*_JOB, "pool", "state"),
+            ),
+            (((*key, *of), count) for key, job in facts for of, count in job.rollouts.items()),
         )
-        phases = GaugeMetricFamily(
-            "rollcall_job_phase", "1 for the phase that the job is in.", labels=(*_JOB, "phase")
+        yield _filled(
+            GaugeMetricFamily(
+                "rollcall_job_phase",
+                "1 for the phase that the job is in.",
+                labels=(*_JOB, "phase"),
+            ),
+            (((*key, job.phase), 1) for key, job in facts),
         )
-        jobs = GaugeMetricFamily("rollcall_jobs", "Number of RLJobs by phase.", labels=("phase",))
-        for key, facts in self._facts.items():
-            stale = facts.stale_since
-            silence.add_metric(key, 0.0 if stale is None else max(0.0, self._clock() - stale))
-            restarts.add_metric(key, facts.restarts)
-            phases.add_metric([*key, facts.phase], 1)
-            if facts.acknowledged is not None:
-                acknowledged.add_metric(key, facts.acknowledged)
-            for (pool, state), count in facts.rollouts.items():
-                rollouts.add_metric([*key, pool, state], count)
-        for phase, count in sorted(Counter(f.phase for f in self._facts.values()).items()):
-            jobs.add_metric([phase], count)
-        return (silence, acknowledged, restarts, rollouts, phases, jobs)
+        yield _filled(
+            GaugeMetricFamily("rollcall_jobs", "Number of RLJobs by phase.", labels=("phase",)),
+            (((phase,), count) for phase, count in _sorted_counts(job.phase for _, job in facts)),
+        )
+
+    def _silent_seconds(self, since: float | None) -> float:
+        return 0.0 if since is None else max(0.0, self._clock() - since)
 
     def _each(self) -> Iterator[tuple[list[str], _GroupCounts]]:
-        for (namespace, job), groups in self._groups.items():
-            for name, counts in groups.items():
+        for (namespace, job), groups in list(self._groups.items()):
+            for name, counts in list(groups.items()):
                 yield [namespace, job, name], counts
+
+
+def _filled(family: _Family, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _by_cause(
+    labels: Sequence[str], counts: Mapping[str, int]
+) -> Iterator[tuple[Sequence[str], float]]:
+    for cause, count in list(counts.items()):
+        yield [*labels, cause], count
+
+
+def _sorted_counts(texts: Iterable[str]) -> Iterable[tuple[str, int]]:
+    return sorted(Counter(texts).items())
 
 
 def _rollouts(status: RLJobStatus, snapshot: JobSnapshot | None) -> Mapping[tuple[str, str], int]:

@@ -1,5 +1,7 @@
 """The operator's metrics, on a registry of its own. Labels never hold pod names or uids."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
@@ -102,6 +104,10 @@ class OperatorMetrics:
         """The Lease was acquired or given up."""
         self._leader.set(1 if held else 0)
 
-    def expose(self) -> tuple[bytes, str]:
-        """The page and its content type."""
-        return generate_latest(self.registry), CONTENT_TYPE_LATEST
+    def expose(self, names: Sequence[str] = ()) -> tuple[bytes, str]:
+        """The page and its content type; with `names` of series, the metrics that have them.
+
+        May be called in another thread.
+        """
+        registry = self.registry.restricted_registry(names) if names else self.registry
+        return generate_latest(registry), CONTENT_TYPE_LATEST

@@ -45,6 +45,7 @@ class ProbeServer:
         self._metrics = metrics
         self._checks = {"/healthz": live, "/readyz": ready}
         self._runner: web.AppRunner | None = None
+        self._one_page = asyncio.Lock()
         self.port = 0
 
     async def start(self, *, host: str, port: int) -> None:
@@ -74,6 +75,12 @@ class ProbeServer:
             return web.Response(status=503, text=problem + "\n")
         return web.Response(text="ok\n")
 
-    async def _expose(self, _request: web.Request) -> web.Response:
-        body, content_type = self._metrics.expose()
+    async def _expose(self, request: web.Request) -> web.Response:
+        """With thousands of jobs the page takes a second: reconciles go on meanwhile.
+
+        `name[]` picks series, as with the servers of Prometheus's own clients.
+        """
+        names = request.query.getall("name[]", [])
+        async with self._one_page:
+            body, content_type = await asyncio.to_thread(self._metrics.expose, names)
         return web.Response(body=body, headers={"Content-Type": content_type})

@@ -1,7 +1,9 @@
 """Probes: 200 while nothing is wrong, 503 with the reason when something is."""
 
+import asyncio
 import socket
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Sequence
 
 import aiohttp
 import pytest
@@ -73,6 +75,33 @@ async def test_metrics_are_on_the_same_port(url: str) -> None:
     status, text = await get(f"{url}/metrics")
     assert status == 200
     assert "rollcall_queue_depth 0.0" in text
+    assert "rollcall_leader" in text
+
+
+async def test_a_page_may_be_of_some_series_alone(url: str) -> None:
+    status, text = await get(f"{url}/metrics?name[]=rollcall_queue_depth")
+    assert status == 200
+    assert [line for line in text.splitlines() if line[0] != "#"] == ["rollcall_queue_depth 0.0"]
+
+
+async def test_while_a_long_page_is_made_the_event_loop_goes_on() -> None:
+    class SlowMetrics(OperatorMetrics):
+        def expose(self, names: Sequence[str] = ()) -> tuple[bytes, str]:
+            time.sleep(0.5)
+            return b"slow", "text/plain"
+
+    server = ProbeServer(metrics=SlowMetrics(), live=lambda: "", ready=lambda: "")
+    await server.start(host="127.0.0.1", port=0)
+    try:
+        page = asyncio.create_task(get(f"http://127.0.0.1:{server.port}/metrics"))
+        turns = 0
+        while not page.done():
+            await asyncio.sleep(0.01)
+            turns += 1
+    finally:
+        await server.close()
+    assert page.result() == (200, "slow")
+    assert turns >= 10, "of some 50"
 
 
 def test_a_loop_that_does_not_beat_is_a_problem() -> None:
