@@ -109,10 +109,13 @@ class CoordinatorLink:
         notify: Callable[[float], None],
         progressed: Callable[[], None],
         metrics: LinkMetrics,
+        silent_since: float | None = None,
         settings: LinkSettings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`notify(delay)` asks for a reconcile of the job in `delay` seconds, `progressed` for one
+        """`silent_since` (Unix seconds): since when an earlier operator got nothing from the pod.
+
+        `notify(delay)` asks for a reconcile of the job in `delay` seconds, `progressed` for one
         that may wait: only steps and versions have changed. `clock` gives Unix seconds.
         """
         self.pod = pod
@@ -125,7 +128,7 @@ class CoordinatorLink:
         self._wanted: Roster | None = None
         self._connected = False
         self._clock = clock
-        self._last_byte = clock()
+        self._last_byte = clock() if silent_since is None else silent_since
         self._failure: LinkFailure | None = None
         self._detail = ""
         self._changed = asyncio.Event()

@@ -37,6 +37,7 @@ from rollcall_operator.plan.model import (
     PolicyPeers,
     ReconcileMemory,
 )
+from rollcall_operator.plan.status.coordinator_contact import silent_before
 from rollcall_operator.plan.status.enforced_policies import can_be_tried
 from rollcall_operator.telemetry.logs import log_fields
 from rollcall_operator.telemetry.metrics import OperatorMetrics
@@ -194,7 +195,7 @@ class Reconciler:
             link.retry_now()
             return
         await self._close_link(state)
-        if address is None:
+        if pod is None or observed.job is None or address is None:
             return
         metrics: LinkMetrics = self._metrics
         self._links += 1
@@ -205,6 +206,7 @@ class Reconciler:
             notify=lambda delay: self._enqueue(key, delay),
             progressed=lambda: self._enqueue(key, self._numbers_every()),
             metrics=metrics,
+            silent_since=silent_before(RLJobStatus.read(observed.job.get("status")), pod),
             settings=self._link_settings,
         )
         link.start()

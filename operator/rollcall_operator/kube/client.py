@@ -19,7 +19,7 @@ from rollcall_operator.kube.transport import (
 Object = dict[str, Any]
 
 FIELD_MANAGER = "rollcall-operator"
-_PAGE = 500
+_PAGE = 100  # objects; ten kinds are listed at a time when the operator starts
 
 
 class KubeClient:

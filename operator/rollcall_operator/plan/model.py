@@ -131,8 +131,8 @@ class LinkFailure(StrEnum):
 @dataclass(frozen=True, slots=True)
 class LinkFacts:
     """The operator's connection to a coordinator: whether it is open, when the last byte arrived
-    (`since`, Unix seconds; at first, when the operator began to call) and why the last attempt
-    failed.
+    (`since`, Unix seconds; at first, when the operator began to call, or since when an earlier one
+    got nothing) and why the last attempt failed.
     """
 
     connected: bool

@@ -2,8 +2,9 @@
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.plan.job_view import JobView
-from rollcall_operator.plan.model import LinkFacts, LinkFailure
+from rollcall_operator.plan.model import LinkFacts, LinkFailure, PodFacts
 from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
 from rollcall_operator.plan.timestamps import from_time, to_time
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
@@ -58,14 +59,16 @@ def coordinator_connected(view: JobView) -> list[ConditionState]:
         return [ConditionState(kind, False, Reason.NO_COORDINATOR, text)]
     link, failure = view.observed.link, contact_failure(view)
     if failure is not None and link is not None:
-        if link.failure is None and _silent_before(view) is not None:
+        if link.failure is None and _fell_silent(view.status):
             return []
-        text = _explain(pod, _silent_since(view, link), link.detail, failure)
-        return [ConditionState(kind, False, _REASONS[failure], text)]
+        return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
     if view.snapshot is not None:
         text = f"the coordinator in pod {pod} reports to the operator"
         return [ConditionState(kind, True, Reason.CONNECTED, text)]
-    if view.coordinator.ready and _stored_reason(view) in {Reason.CONNECTED, *_REASONS.values()}:
+    if view.coordinator.ready and _stored_reason(view.status) in {
+        Reason.CONNECTED,
+        *_REASONS.values(),
+    }:
         return []
     why = f": {link.detail}" if link is not None and link.detail else ""
     text = f"the coordinator in pod {pod} has not reported to the operator yet{why}"
@@ -80,7 +83,7 @@ def contact_failure(view: JobView) -> LinkFailure | None:
     link, pod = view.observed.link, view.coordinator
     if link is None or pod is None or link.connected or view.spec.suspend or view.outcome:
         return None
-    if _time_left(view, link) > 0 or not (pod.ready or _fell_silent(view)):
+    if _time_left(view, link) > 0 or not (pod.ready or _fell_silent(view.status)):
         return None
     return link.failure or LinkFailure.UNREACHABLE
 
@@ -88,9 +91,7 @@ def contact_failure(view: JobView) -> LinkFailure | None:
 def stale_since(view: JobView) -> str | None:
     """Since when what the status says about training is old; None while it is current."""
     link = view.observed.link
-    return (
-        to_time(_silent_since(view, link)) if link is not None and contact_failure(view) else None
-    )
+    return to_time(link.since) if link is not None and contact_failure(view) else None
 
 
 def contact_wait(view: JobView) -> float | None:
@@ -104,38 +105,35 @@ def contact_wait(view: JobView) -> float | None:
 
 def _time_left(view: JobView, link: LinkFacts) -> float:
     """Seconds until a coordinator that sends nothing counts as silent."""
-    pod, since = view.coordinator, _silent_since(view, link)
-    if pod is not None and pod.ready_since is not None and not _fell_silent(view):
+    pod, since = view.coordinator, link.since
+    if pod is not None and pod.ready_since is not None and not _fell_silent(view.status):
         since = max(since, pod.ready_since)
     return since + PATIENCE_SECONDS - view.now
 
 
-def _silent_since(view: JobView, link: LinkFacts) -> float:
-    """Unix seconds of the last byte; an operator that has restarted reads it from the status."""
-    before = _silent_before(view)
-    return link.since if before is None else min(before, link.since)
+def silent_before(status: RLJobStatus, pod: PodFacts) -> float | None:
+    """Since when (Unix seconds) an earlier operator got nothing from the coordinator in `pod`.
 
-
-def _silent_before(view: JobView) -> float | None:
-    """Since when the coordinator was silent for an earlier operator; None once it has reported."""
-    stored = view.status.stale_since
-    if stored is None or view.snapshot is not None or not _fell_silent(view):
+    None if it did, or if what runs in the pod now has begun since.
+    """
+    if status.stale_since is None or pod.ready_since is None or not _fell_silent(status):
         return None
-    return from_time(stored)
+    since = from_time(status.stale_since)
+    return since if pod.ready_since <= since else None
 
 
-def _fell_silent(view: JobView) -> bool:
-    return _stored_reason(view) in _REASONS.values()
+def _fell_silent(status: RLJobStatus) -> bool:
+    return _stored_reason(status) in _REASONS.values()
 
 
-def _stored_reason(view: JobView) -> str:
+def _stored_reason(status: RLJobStatus) -> str:
     kind = JobCondition.COORDINATOR_CONNECTED
-    return next((c.reason for c in view.status.conditions if c.type == kind), "")
+    return next((c.reason for c in status.conditions if c.type == kind), "")
 
 
-def _explain(pod: str, since: float, detail: str, failure: LinkFailure) -> str:
+def _explain(pod: str, link: LinkFacts, failure: LinkFailure) -> str:
     return (
-        f"the coordinator in pod {pod} has not reported to the operator since {to_time(since)}"
-        f" ({detail or 'no answer'}). Training may go on; the status shows it as it was then. "
+        f"the coordinator in pod {pod} has not reported to the operator since {to_time(link.since)}"
+        f" ({link.detail or 'no answer'}). Training may go on; the status shows it as it was then. "
         f"What to do: {_CURES[failure]}"
     )

@@ -173,6 +173,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
         *,
         credentials: Credentials | None = None,
         clock: Callable[[], float] = time.time,
+        silent_since: float | None = None,
         **changes: Any,
     ) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
@@ -188,6 +189,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
             notify=counts.wakes.append,
             progressed=lambda: counts.wakes.append(PROGRESS),
             metrics=counts,
+            silent_since=silent_since,
             settings=replace(settings, **changes),
             clock=clock,
         )
@@ -429,6 +431,23 @@ async def test_a_coordinator_that_is_away_for_long_is_tried_seldom_until_there_i
     assert tries == seen, "the next one comes after 15 to 30 s"
     link.retry_now()
     await eventually(lambda: tries == seen + 1)
+
+
+async def test_one_that_was_silent_for_an_earlier_operator_is_tried_at_once_and_then_seldom(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    port = coordinator.port
+    await coordinator.stop()
+    since = time.time() - 300
+    link, counts = link_to(silent_since=since)
+    await failing(coordinator, link, LinkFailure.UNREACHABLE, "")
+    assert link.facts.since == since
+    await coordinator.start(port)
+    await asyncio.sleep(0.3)
+    assert not link.facts.connected, "the next one comes after 30 to 60 s"
+    link.retry_now()
+    await eventually(lambda: link.facts.connected)
+    assert link.facts.since > since
 
 
 async def test_close_ends_both_tasks_and_the_stream_in_the_count(

@@ -1,8 +1,12 @@
 """A coordinator that falls silent becomes a condition, and what it said before is marked as old."""
 
+from dataclasses import replace
+
 import pytest
 
+from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.plan.model import LinkFacts, LinkFailure, ReconcileMemory
+from rollcall_operator.plan.status.coordinator_contact import silent_before
 from rollcall_operator.plan.timestamps import to_time
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator
 
@@ -127,13 +131,28 @@ def test_an_operator_that_restarts_goes_on_counting_a_silence_and_writes_nothing
     simulator.converge(60)
     stored = simulator.status
     simulator.memory, simulator.snapshot = ReconcileMemory(), None
+    ready = replace(simulator.trainer, ready_since=START)
+    before = silent_before(RLJobStatus.read(stored), ready)
+    assert before is not None
+    assert before == pytest.approx(since, abs=1.0)
     for failure, detail in ((None, ""), (LinkFailure.SILENT, "no heartbeat")):
-        simulator.link = LinkFacts(False, simulator.now, failure, detail)
+        simulator.link = LinkFacts(False, before, failure, detail)
         for _ in range(3):
             plan = simulator.reconcile(2)
             assert plan.job_status is None, failure
             assert plan.pool_statuses == {}, failure
     assert simulator.status["staleSince"] == stored["staleSince"] == to_time(since)
+
+
+def test_a_trainer_that_has_restarted_since_is_not_silent_from_before() -> None:
+    simulator = running()
+    silent(simulator)
+    simulator.converge(60)
+    pod = replace(simulator.trainer, ready_since=START)
+    status = RLJobStatus.read(simulator.status)
+    assert silent_before(status, pod) is not None
+    assert silent_before(status, replace(pod, ready_since=simulator.now)) is None
+    assert silent_before(status, replace(pod, ready_since=None)) is None
 
 
 def test_after_a_report_a_silence_counts_anew() -> None:
