@@ -439,7 +439,7 @@ async def test_one_that_was_silent_for_an_earlier_operator_is_tried_at_once_and_
     port = coordinator.port
     await coordinator.stop()
     since = time.time() - 300
-    link, counts = link_to(silent_since=since)
+    link, _ = link_to(silent_since=since)
     await failing(coordinator, link, LinkFailure.UNREACHABLE, "")
     assert link.facts.since == since
     await coordinator.start(port)
