@@ -155,7 +155,7 @@ def test_a_trainer_that_has_restarted_since_is_not_silent_from_before() -> None:
     assert silent_before(status, replace(pod, ready_since=None)) is None
 
 
-def test_after_a_report_a_silence_counts_anew() -> None:
+def test_after_a_report_a_silence_begins_again() -> None:
     simulator = running()
     silent(simulator)
     simulator.converge(60)
