@@ -7,12 +7,14 @@ the same when they are copies: all their objects are as it made them, and fit to
 from __future__ import annotations
 
 import asyncio
-import base64
+import itertools
+import json
 import re
 from typing import TYPE_CHECKING
 
 import aiohttp
 
+from hack.bench.operator_load import etcd_gateway
 from hack.bench.operator_load.job_manifests import NAMESPACE, job
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, RL_JOBS
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
 
 _WRITERS = 8
 _UID = re.compile(rb"[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")
-_ALL = {"key": base64.b64encode(b"/registry/"), "range_end": base64.b64encode(b"/registry0")}
+_ALL = (b"/registry/", b"/registry0")
 
 
 class StoredJob:
@@ -40,40 +42,32 @@ class StoredJob:
         self._name: str = rljob["metadata"]["name"]
         (group,) = rljob["status"]["syncGroups"]
         self._digest: str = group["rosterDigest"]
-        self._trainer, self._rollout = sorted(
-            pods, key=lambda pod: pod["metadata"]["labels"][labels.ROLE] != labels.TRAINER
-        )
+        self._pods = json.dumps(list(pods)).encode()
 
     def copy(self, number: int) -> list[tuple[bytes, bytes]]:
         """The same under the name and the uids of job `number`; all texts keep their lengths."""
-        prefix, name = f"{number:08x}".encode(), job(number, rollouts=1)["metadata"]["name"]
+        name, uids = job(number, rollouts=1)["metadata"]["name"], f"{number:08x}".encode()
 
-        def renamed(text: bytes) -> bytes:
-            return text.replace(self._name.encode(), name.encode())
+        def copied(text: bytes) -> bytes:
+            return _UID.sub(uids, text.replace(self._name.encode(), name.encode()))
 
-        digest = self._digest_of(name, prefix.decode())
-        return [
-            (
-                renamed(key),
-                _UID.sub(prefix, renamed(value)).replace(self._digest.encode(), digest.encode()),
-            )
-            for key, value in self._stored
-        ]
+        old, new = self._digest.encode(), _roster_digest(json.loads(copied(self._pods))).encode()
+        return [(copied(key), copied(value).replace(old, new)) for key, value in self._stored]
 
-    def _digest_of(self, name: str, prefix: str) -> str:
-        trainer, rollout = (prefix + pod["metadata"]["uid"][8:] for pod in self._pods)
-        metadata, address = self._rollout["metadata"], self._rollout["status"]["podIP"]
-        member = RosterMember(
-            pod_uid=rollout,
-            pod=metadata["name"].replace(self._name, name),
-            address=address,
-            pool=metadata["labels"][labels.POOL].replace(self._name, name),
-        )
-        return roster_digest(trainer, (member,))
 
-    @property
-    def _pods(self) -> tuple[Object, Object]:
-        return self._trainer, self._rollout
+def _roster_digest(pods: Iterable[Object]) -> str:
+    """Of a trainer pod and a rollout."""
+    trainer, rollout = sorted(
+        pods, key=lambda pod: pod["metadata"]["labels"][labels.ROLE] != labels.TRAINER
+    )
+    metadata = rollout["metadata"]
+    member = RosterMember(
+        pod_uid=metadata["uid"],
+        pod=metadata["name"],
+        address=rollout["status"]["podIP"],
+        pool=metadata["labels"][labels.POOL],
+    )
+    return roster_digest(trainer["metadata"]["uid"], (member,))
 
 
 async def copy_first_job(cluster: Cluster, *, jobs: int) -> None:
@@ -89,24 +83,13 @@ async def copy_first_job(cluster: Cluster, *, jobs: int) -> None:
 
 
 async def _stored(session: aiohttp.ClientSession, name: str) -> list[tuple[bytes, bytes]]:
-    asked = {side: key.decode() for side, key in _ALL.items()}
-    async with session.post("/v3/kv/range", json=asked) as response:
-        response.raise_for_status()
-        found = (await response.json())["kvs"]
-    pairs = ((base64.b64decode(one["key"]), base64.b64decode(one["value"])) for one in found)
     part, events = f"/{NAMESPACE}/{name}".encode(), b"/registry/events/"
+    pairs = map(etcd_gateway.decoded, await etcd_gateway.stored(session, *_ALL))
     return [(key, value) for key, value in pairs if part in key and not key.startswith(events)]
 
 
 async def _write(session: aiohttp.ClientSession, first: StoredJob, numbers: Iterable[int]) -> None:
     for number in numbers:
-        puts = [
-            {"requestPut": {"key": _text(key), "value": _text(value)}}
-            for key, value in first.copy(number)
-        ]
-        async with session.post("/v3/kv/txn", json={"success": puts}) as response:
-            response.raise_for_status()
-
-
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+        pairs = itertools.starmap(etcd_gateway.encoded, first.copy(number))
+        puts = [{"requestPut": pair} for pair in pairs]
+        await etcd_gateway.ask(session, "txn", {"success": puts})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import itertools
 import statistics
 import time
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from hack.bench.operator_load import many_jobs
+from hack.bench.operator_load import etcd_gateway, many_jobs
 from hack.bench.operator_load.job_manifests import NAMESPACE, job
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
@@ -59,28 +58,19 @@ async def _storm(etcd: str, pods: tuple[Object, ...], stop: float) -> int:
     time all watches report the pod with a new resourceVersion. Requests to the API server would
     cost it more than the events.
     """
-    keys = [f"/registry/pods/{NAMESPACE}/{each['metadata']['name']}" for each in pods]
+    keys = [f"/registry/pods/{NAMESPACE}/{each['metadata']['name']}".encode() for each in pods]
     counts = [0] * _SENDERS
     async with aiohttp.ClientSession(etcd) as session:
-        values = [await _stored(session, key) for key in keys]
+        values = [pair for key in keys for pair in await etcd_gateway.stored(session, key)]
         await asyncio.gather(
             *(_write_again(session, values, counts, number, stop) for number in range(_SENDERS))
         )
     return sum(counts)
 
 
-async def _stored(session: aiohttp.ClientSession, key: str) -> dict[str, str]:
-    """Key and value, both in Base64."""
-    asked = {"key": base64.b64encode(key.encode()).decode()}
-    async with session.post("/v3/kv/range", json=asked) as response:
-        response.raise_for_status()
-        (found,) = (await response.json())["kvs"]
-    return {"key": found["key"], "value": found["value"]}
-
-
 async def _write_again(
     session: aiohttp.ClientSession,
-    values: list[dict[str, str]],
+    values: list[etcd_gateway.Pair],
     counts: list[int],
     sender: int,
     stop: float,
@@ -91,8 +81,7 @@ async def _write_again(
         if time.monotonic() > stop:
             return
         value = values[(sender + number * _SENDERS) % len(values)]
-        async with session.post("/v3/kv/put", json=value) as response:
-            response.raise_for_status()
+        await etcd_gateway.ask(session, "put", value)
         counts[sender] += 1
         due += pause
         await asyncio.sleep(max(0.0, due - time.monotonic()))

@@ -179,24 +179,22 @@ class Reconciler:
 
     async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
         """Have a link to the pod that is the coordinator now, and to no other."""
-        pod, link, address = find_coordinator(observed), state.link, None
-        if pod is not None and observed.job is not None:
-            address = PodAddress(
-                namespace=observed.namespace,
-                name=pod.name,
-                uid=pod.uid,
-                ip=pod.ip,
-                host=labels.coordinator_host(observed.name, observed.namespace),
-                authorities=believed_authorities(
-                    observed.job, observed.children, self._certificates.authority
-                ),
-            )
-        if link is not None and address is not None and link.serves(address):
+        pod, job, link = find_coordinator(observed), observed.job, state.link
+        if pod is None or job is None:
+            await self._close_link(state)
+            return
+        address = PodAddress(
+            namespace=observed.namespace,
+            name=pod.name,
+            uid=pod.uid,
+            ip=pod.ip,
+            host=labels.coordinator_host(observed.name, observed.namespace),
+            authorities=believed_authorities(job, observed.children, self._certificates.authority),
+        )
+        if link is not None and link.serves(address):
             link.retry_now()
             return
         await self._close_link(state)
-        if pod is None or observed.job is None or address is None:
-            return
         metrics: LinkMetrics = self._metrics
         self._links += 1
         link = state.link = CoordinatorLink(
@@ -206,7 +204,7 @@ class Reconciler:
             notify=lambda delay: self._enqueue(key, delay),
             progressed=lambda: self._enqueue(key, self._numbers_every()),
             metrics=metrics,
-            silent_since=silent_before(RLJobStatus.read(observed.job.get("status")), pod),
+            silent_since=silent_before(RLJobStatus.read(job.get("status")), pod),
             settings=self._link_settings,
         )
         link.start()

@@ -137,6 +137,7 @@ class JobMetricsCollector(Collector):
 
     def _collect_facts(self) -> Iterator[Metric]:
         facts = list(self._facts.items())
+        phases = Counter(job.phase for _, job in facts)
         yield _filled(
             GaugeMetricFamily(
                 "rollcall_job_coordinator_silent_seconds",
@@ -180,7 +181,7 @@ class JobMetricsCollector(Collector):
         )
         yield _filled(
             GaugeMetricFamily("rollcall_jobs", "Number of RLJobs by phase.", labels=("phase",)),
-            (((phase,), count) for phase, count in _sorted_counts(job.phase for _, job in facts)),
+            (((phase,), count) for phase, count in sorted(phases.items())),
         )
 
     def _silent_seconds(self, since: float | None) -> float:
@@ -203,10 +204,6 @@ def _by_cause(
 ) -> Iterator[tuple[Sequence[str], float]]:
     for cause, count in list(counts.items()):
         yield [*labels, cause], count
-
-
-def _sorted_counts(texts: Iterable[str]) -> Iterable[tuple[str, int]]:
-    return sorted(Counter(texts).items())
 
 
 def _rollouts(status: RLJobStatus, snapshot: JobSnapshot | None) -> Mapping[tuple[str, str], int]:
