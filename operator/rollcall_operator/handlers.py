@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import kopf
+import orjson
 
 from rollcall_operator.control.backoff import WATCHING
 from rollcall_operator.control.job_state import Key
@@ -30,6 +31,9 @@ Reported = Callable[[Key, str, str], None]
 """Takes namespace and name of the job, the plural of the object's kind, its resourceVersion."""
 
 WATCHED = (RL_JOBS, ROLLOUT_POOLS)
+
+_LISTS = {f"{resource.kind}List" for resource in WATCHED}
+_READ_OF_METADATA = ("namespace", "name", "uid", "resourceVersion")
 
 
 class EndlessBackoffs(Iterable[float]):
@@ -114,8 +118,29 @@ def make_settings() -> kopf.OperatorSettings:
     settings.process.ultimate_exiting_timeout = None
     settings.persistence.progress_storage = NoProgress()
     settings.persistence.diffbase_storage = NoDiffBase()
-    settings.queueing.idle_timeout = 1.0
+    settings.queueing.idle_timeout = 0.1
     return settings
+
+
+class OutlinesResponse(aiohttp.ClientResponse):
+    """Has kopf's lists hold of each object only what a handler reads: kopf holds thousands of them
+    at once when it starts.
+    """
+
+    async def json(self, **options: Any) -> Any:
+        """The decoded JSON; raises as that of ClientResponse does."""
+        found = await super().json(**{"loads": orjson.loads, **options})
+        if isinstance(found, dict) and found.get("kind") in _LISTS:
+            found["items"] = [_outline(item) for item in found["items"]]
+        return found
+
+
+def _outline(item: dict[str, Any]) -> dict[str, Any]:
+    metadata, spec = item["metadata"], item.get("spec") or {}
+    return {
+        "metadata": {name: metadata[name] for name in _READ_OF_METADATA if name in metadata},
+        "spec": {name: spec[name] for name in ("jobRef",) if name in spec},
+    }
 
 
 def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSession]]:
@@ -133,6 +158,7 @@ def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSessi
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context),
             middlewares=(authorize,),
+            response_class=OutlinesResponse,
             proxy=connection.proxy,
         )
         return kopf.AiohttpSession(server=connection.server, aiohttp_session=session)

@@ -5,6 +5,7 @@ import base64
 import datetime as dt
 import logging
 from collections.abc import Callable
+from functools import cached_property
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -64,7 +65,7 @@ class CertificateAuthority:
             raise ValueError(f"{CERTIFICATE} has expired")
         return cls(certificate, key)
 
-    @property
+    @cached_property
     def certificate(self) -> str:
         """What others verify by, PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()

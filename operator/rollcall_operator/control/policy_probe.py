@@ -6,7 +6,6 @@ operator connects to pods directly.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -28,7 +27,10 @@ class ProbeSettings:
 
 
 class PolicyProbe:
-    """Tries one coordinator's pod, as long as `want` says that policies should protect it."""
+    """Tries one coordinator's pod, as long as `want` says that policies should protect it.
+
+    Between two tries there is only a timer: thousands of jobs have a probe each.
+    """
 
     def __init__(
         self,
@@ -44,7 +46,7 @@ class PolicyProbe:
         self._address, self._connected, self._notify = address, connected, notify
         self._settings = settings or ProbeSettings()
         self._enforced: bool | None = None
-        self._wanted, self._unwanted = asyncio.Event(), asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -52,39 +54,43 @@ class PolicyProbe:
         """What was found; None before it is known, and where nothing is to be found out."""
         return self._enforced
 
-    def start(self) -> None:
-        """Begin; call inside a running loop."""
-        self._task = asyncio.create_task(self._run(), name=f"policy probe {self._address}")
-
     def want(self, wanted: bool) -> None:
-        """Whether policies should protect the pod now; what was found is forgotten if not."""
-        if wanted:
-            self._wanted.set()
-            self._unwanted.clear()
-        else:
-            self._wanted.clear()
-            self._unwanted.set()
+        """Whether policies should protect a pod that the operator reaches; what was found is
+        forgotten if not. Call inside a running loop.
+        """
+        if not wanted:
+            self._stop()
             self._enforced = None
+        elif self._timer is None:
+            self._wait(self._settings.first)
 
     async def close(self) -> None:
-        """End the task and wait for it."""
+        """End a try that is going on, and wait for its end."""
+        task = self._task
+        self._stop()
+        if task is not None:
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
         if self._task is not None:
             self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._timer = self._task = None
 
-    async def _run(self) -> None:
-        while True:
-            await self._wanted.wait()
-            await asyncio.sleep(self._settings.first)
-            found = await self._look()
-            if found is None or not self._wanted.is_set():
-                continue
-            if found != self._enforced:
-                self._enforced = found
-                self._notify(0.0)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._settings.period):
-                    await self._unwanted.wait()
+    def _wait(self, seconds: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._begin)
+
+    def _begin(self) -> None:
+        self._task = asyncio.create_task(self._try(), name=f"policy probe {self._address}")
+
+    async def _try(self) -> None:
+        found = await self._look()
+        self._task = None
+        self._wait(self._settings.first if found is None else self._settings.period)
+        if found is not None and found != self._enforced:
+            self._enforced = found
+            self._notify(0.0)
 
     async def _look(self) -> bool | None:
         """Whether a wall is there; None if it cannot be said now."""

@@ -3,11 +3,16 @@
 import itertools
 from typing import Any
 
+import aiohttp
 import kopf
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 from rollcall_operator.handlers import (
     WATCHED,
     EndlessBackoffs,
+    OutlinesResponse,
     make_settings,
     register,
 )
@@ -53,3 +58,37 @@ async def test_every_watched_kind_has_one_handler_that_names_job_and_version() -
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     assert not registry._indexing.get_all_handlers()
+
+
+LISTED = {
+    "metadata": {
+        "namespace": "n",
+        "name": "j-cpu",
+        "uid": "u",
+        "resourceVersion": "5",
+        "managedFields": [{}],
+    },
+    "spec": {"jobRef": {"name": "j"}, "template": {}},
+    "status": {"replicas": 1},
+}
+OUTLINE = {
+    "metadata": {"namespace": "n", "name": "j-cpu", "uid": "u", "resourceVersion": "5"},
+    "spec": {"jobRef": {"name": "j"}},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "held"), [("RLJobList", OUTLINE), ("RolloutPoolList", OUTLINE), ("Other", LISTED)]
+)
+async def test_kopf_holds_little_of_a_listed_object(kind: str, held: object) -> None:
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({"kind": kind, "metadata": {}, "items": [LISTED]})
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    async with (
+        TestServer(app) as server,
+        aiohttp.ClientSession(response_class=OutlinesResponse) as session,
+        session.get(server.make_url("/")) as response,
+    ):
+        assert await response.json() == {"kind": kind, "metadata": {}, "items": [held]}

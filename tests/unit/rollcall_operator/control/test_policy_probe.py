@@ -52,7 +52,6 @@ async def probing(
     probe = PolicyProbe(
         address="127.0.0.1", connected=connected, notify=notified.append, settings=settings
     )
-    probe.start()
     yield probe, notified
     await probe.close()
 
