@@ -414,7 +414,7 @@ class LaggingCluster:
 
     def take_roster(self, roster: Roster) -> None:
         """An epoch is handed out once it is in status, is one roster for ever, and loses none that
-        run.
+        run and whose pool stays.
         """
         job = self.objects.find(RL_JOBS, JOB)
         assert job is not None
@@ -426,13 +426,20 @@ class LaggingCluster:
             running = {
                 pod.uid
                 for pod in self._rollouts()
-                if pod.phase == "Running" and not pod.terminating
+                if pod.phase == "Running" and not pod.terminating and self._stays(pod.pool)
             }
             self.left |= left
             suspended = job["spec"].get("suspend")
             assert suspended or not left & running, "a rollout that runs has lost its seat"
         if self.roster is None or roster.epoch >= self.roster.epoch:
             self.roster = roster
+
+    def _stays(self, pool: str) -> bool:
+        """Whether the pool is there and not being deleted, now and when the operator looked."""
+        both = (*self.operator.reconciler.seen.pools, *self.objects.of(ROLLOUT_POOLS))
+        found = [each["metadata"] for each in both if each["metadata"]["name"] == pool]
+        gone = self.objects.find(ROLLOUT_POOLS, pool) is None
+        return not gone and all("deletionTimestamp" not in metadata for metadata in found)
 
     def _rollouts(self) -> list[PodFacts]:
         return [pod for pod in map(pod_facts, self.objects.of(PODS)) if pod.role == labels.ROLLOUT]
