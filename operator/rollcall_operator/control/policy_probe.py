@@ -55,10 +55,10 @@ class PolicyProbe:
         return self._enforced
 
     def want(self, wanted: bool) -> None:
-        """Whether policies should protect a pod that the operator reaches; what was found is
-        forgotten if not. Call inside a running loop.
+        """Whether policies should protect the pod now. If not, or while the operator does not reach
+        it anyway, nothing is tried and what was found is forgotten. Call inside a running loop.
         """
-        if not wanted:
+        if not (wanted and self._connected()):
             self._stop()
             self._enforced = None
         elif self._timer is None:

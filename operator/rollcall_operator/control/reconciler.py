@@ -157,8 +157,8 @@ class Reconciler:
             self._applier.forget(key)
         refused = await self._certificates.make(observed)
         await self._relink(key, state, observed)
-        if state.probe is not None and state.link is not None:
-            state.probe.want(state.link.facts.connected and can_be_tried(observed))
+        if state.probe is not None:
+            state.probe.want(can_be_tried(observed))
         nodes = {pod.node for pod in observed.pods}
         self._nodes.subscribe(key, nodes)
         return replace(

@@ -118,6 +118,29 @@ async def test_nothing_is_said_of_a_pod_that_the_operator_does_not_reach_anyway(
         assert (probe.enforced, notified) == (None, [])
 
 
+async def test_a_pod_that_the_operator_does_not_reach_anyway_is_not_tried(door: Door) -> None:
+    async with probing(door.port, connected=lambda: False) as (probe, _):
+        probe.want(True)
+        await asyncio.sleep(10 * MOMENT)
+        assert door.connections == 0
+
+
+async def test_a_try_that_fails_says_nothing_once_the_operator_does_not_reach_the_pod(
+    door: Door,
+) -> None:
+    await door.close()
+    asked: list[None] = []
+
+    def only_at_first() -> bool:
+        asked.append(None)
+        return len(asked) == 1
+
+    async with probing(door.port, connected=only_at_first) as (probe, notified):
+        probe.want(True)
+        await until(lambda: len(asked) > 2, "tried twice")
+        assert (probe.enforced, notified) == (None, [])
+
+
 async def test_nothing_is_tried_while_no_policy_should_be_there(door: Door) -> None:
     async with probing(door.port, period=60) as (probe, _):
         await asyncio.sleep(10 * MOMENT)
