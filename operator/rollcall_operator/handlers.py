@@ -136,10 +136,9 @@ class OutlinesResponse(aiohttp.ClientResponse):
 
 
 def _outline(item: dict[str, Any]) -> dict[str, Any]:
-    metadata, spec = item["metadata"], item.get("spec") or {}
     return {
-        "metadata": {name: metadata[name] for name in _READ_OF_METADATA if name in metadata},
-        "spec": {name: spec[name] for name in ("jobRef",) if name in spec},
+        "metadata": {name: item["metadata"][name] for name in _READ_OF_METADATA},
+        "spec": {"jobRef": (item.get("spec") or {}).get("jobRef")},
     }
 
 

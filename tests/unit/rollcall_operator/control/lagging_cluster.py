@@ -436,10 +436,11 @@ class LaggingCluster:
 
     def _stays(self, pool: str) -> bool:
         """Whether the pool is there and not being deleted, now and when the operator looked."""
-        both = (*self.operator.reconciler.seen.pools, *self.objects.of(ROLLOUT_POOLS))
-        found = [each["metadata"] for each in both if each["metadata"]["name"] == pool]
-        gone = self.objects.find(ROLLOUT_POOLS, pool) is None
-        return not gone and all("deletionTimestamp" not in metadata for metadata in found)
+        live = self.objects.find(ROLLOUT_POOLS, pool)
+        seen = [p for p in self.operator.reconciler.seen.pools if p["metadata"]["name"] == pool]
+        return live is not None and all(
+            "deletionTimestamp" not in each["metadata"] for each in (live, *seen)
+        )
 
     def _rollouts(self) -> list[PodFacts]:
         return [pod for pod in map(pod_facts, self.objects.of(PODS)) if pod.role == labels.ROLLOUT]
