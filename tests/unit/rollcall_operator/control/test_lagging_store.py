@@ -16,12 +16,12 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from rollcall_operator.control.job_store import KINDS
 from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
 from tests.unit.rollcall_operator.control.lagging_cluster import (
-    KEY,
     POOL,
     REPLICAS,
     SPEC,
     LaggingCluster,
 )
+from tests.unit.rollcall_operator.control.lagging_operator import KEY
 from tests.unit.rollcall_operator.plan.simulator import JOB, good_job
 
 # Add Phase.shrink to see the shortest way to a failure; that takes minutes.
