@@ -58,7 +58,8 @@ def run_child(
             worker.sendall(pack({"refused": problem, "field": error.field}))
             os._exit(1)
         worker.sendall(pack({"file": loaded.file, "line": loaded.line}))
-        serve(worker, loaded)
+        with contextlib.suppress(ConnectionError):  # the worker ended and left an answer unread
+            serve(worker, loaded)
     os._exit(0)  # threads of the user's code do not hold it back
 
 

@@ -54,7 +54,7 @@ async def _serve(rollout: socket.socket, maker: EnvironmentMaker) -> None:
     while True:
         try:
             (length,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-        except asyncio.IncompleteReadError:
+        except (asyncio.IncompleteReadError, ConnectionError):
             os._exit(0)  # calls that run do not hold it back
         request = json.loads(await reader.readexactly(length))
         if request["do"] == ENDED:
