@@ -6,6 +6,7 @@ decided until the coordinator holds it.
 """
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import time
@@ -19,6 +20,7 @@ from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
+from rollcall_operator.plan.status.coordinator_contact import PATIENCE_SECONDS
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
@@ -48,7 +50,7 @@ class LinkMetrics(Protocol):
 class LinkSettings:
     """Times are seconds.
 
-    After a failure it pauses as `backoff` says, but a fifth of the time without contact where that
+    After a failure it pauses as `backoff` says, but a third of the time without contact where that
     is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing.
     One whose pod changes, as it becomes ready, is tried again at once.
     """
@@ -57,7 +59,7 @@ class LinkSettings:
     connect_timeout: float = 3.0
     silence_timeout: float = 11.0  # two heartbeats of the coordinator, and a second
     push_timeout: float = 5.0
-    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=1.0))
+    backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=3.0))
     longest_pause: float = 60.0
     confirm_delay: float = 1.0
 
@@ -109,11 +111,11 @@ class CoordinatorLink:
         notify: Callable[[float], None],
         progressed: Callable[[], None],
         metrics: LinkMetrics,
-        silent_since: float | None = None,
+        silent: LinkFacts | None = None,
         settings: LinkSettings | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`silent_since` (Unix seconds): since when an earlier operator got nothing from the pod.
+        """`silent`: how an earlier operator got nothing from the pod.
 
         `notify(delay)` asks for a reconcile of the job in `delay` seconds, `progressed` for one
         that may wait: only steps and versions have changed. `clock` gives Unix seconds.
@@ -126,10 +128,12 @@ class CoordinatorLink:
         self._settings = settings or LinkSettings()
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
+        self._wanted_digest = ""
         self._connected = False
         self._clock = clock
-        self._last_byte = clock() if silent_since is None else silent_since
+        self._last_byte = clock() if silent is None else silent.since
         self._failure: LinkFailure | None = None
+        self._planned_failure = None if silent is None else silent.failure
         self._detail = ""
         self._changed = asyncio.Event()
         self._retry = asyncio.Event()
@@ -171,8 +175,9 @@ class CoordinatorLink:
         """Have the coordinator hold `roster`; None leaves it unchanged."""
         if roster is not None and roster.coordinator_uid != self.pod.uid:
             return  # of a coordinator that was replaced; the next reconcile opens a new link
-        self._wanted = roster
-        self._changed.set()
+        if roster != self._wanted:
+            self._wanted, self._wanted_digest = roster, roster.digest if roster is not None else ""
+            self._changed.set()
 
     def retry_now(self) -> None:
         """The pod may have changed: try again now if the stream is not open."""
@@ -205,22 +210,23 @@ class CoordinatorLink:
             else:
                 log.debug("Not connected to coordinator %s yet: %s", self.pod.name, problem)
             self._retry.clear()
-            try:
-                await asyncio.wait_for(self._retry.wait(), self._pause(failures))
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._pause(failures)):
+                    await self._retry.wait()
 
     def _pause(self, failures: int) -> float:
-        fifth = min((self._clock() - self._last_byte) / 5, self._settings.longest_pause)
-        spread = BackoffPolicy(first=fifth, longest=fifth)
+        third = min((self._clock() - self._last_byte) / 3, self._settings.longest_pause)
+        spread = BackoffPolicy(first=third, longest=third)
         return max(self._settings.backoff.delay(failures), spread.delay(1))
 
     def _fail(self, failure: LinkFailure, detail: str) -> None:
         """Keep why nothing arrives; the planner decides after how long that counts."""
-        was = self._failure
+        planned, self._planned_failure = self._planned_failure, failure
         self._failure, self._detail = failure, detail[:_DETAIL_LIMIT]
-        if self._connected or failure is not was:
+        if self._connected:
             self._notify(0.0)
+        elif failure is not planned:
+            self._notify(PATIENCE_SECONDS if planned is None else 0.0)
 
     def _bytes_arrived(self) -> None:
         """Bytes arrived; after a failure they count once they are a report that can be read."""
@@ -268,13 +274,14 @@ class CoordinatorLink:
             self._metrics.snapshot_refused("other_pod")
             raise LinkError(f"snapshot of pod {snapshot.pod_uid}, not {self.pod.uid}")
         before, self._snapshot = self._snapshot, snapshot
-        again, self._failure, self._detail = self._failure is not None, None, ""
+        again = self._failure is not None
+        self._failure, self._planned_failure, self._detail = None, None, ""
         self._bytes_arrived()
         if again or before is None or _urgent(before) != _urgent(snapshot):
             self._notify(0.0)
+            self._changed.set()
         elif before.progress != snapshot.progress:
             self._progressed()
-        self._changed.set()
 
     async def _endpoint(self) -> Endpoint:
         """With a token that is valid now; a link outlives any token."""
@@ -293,7 +300,7 @@ class CoordinatorLink:
         if wanted is None or snapshot is None or not self._connected:
             return None
         held = (snapshot.roster_epoch, snapshot.roster_digest)
-        return None if held == (wanted.epoch, wanted.digest) else wanted
+        return None if held == (wanted.epoch, self._wanted_digest) else wanted
 
     async def _push(self) -> None:
         while True:

@@ -204,7 +204,7 @@ class Reconciler:
             notify=lambda delay: self._enqueue(key, delay),
             progressed=lambda: self._enqueue(key, self._numbers_every()),
             metrics=metrics,
-            silent_since=silent_before(RLJobStatus.read(job.get("status")), pod),
+            silent=silent_before(RLJobStatus.read(job.get("status")), pod),
             settings=self._link_settings,
         )
         link.start()

@@ -111,19 +111,25 @@ def _time_left(view: JobView, link: LinkFacts) -> float:
     return since + PATIENCE_SECONDS - view.now
 
 
-def silent_before(status: RLJobStatus, pod: PodFacts) -> float | None:
-    """Since when (Unix seconds) an earlier operator got nothing from the coordinator in `pod`.
+def silent_before(status: RLJobStatus, pod: PodFacts) -> LinkFacts | None:
+    """How an earlier operator got nothing from the coordinator in `pod`.
 
     None if it did, or if what runs in the pod now has begun since.
     """
-    if status.stale_since is None or pod.ready_since is None or not _fell_silent(status):
+    failure = _stored_failure(status)
+    if status.stale_since is None or pod.ready_since is None or failure is None:
         return None
     since = from_time(status.stale_since)
-    return since if pod.ready_since <= since else None
+    return LinkFacts(False, since, failure) if pod.ready_since <= since else None
 
 
 def _fell_silent(status: RLJobStatus) -> bool:
-    return _stored_reason(status) in _REASONS.values()
+    return _stored_failure(status) is not None
+
+
+def _stored_failure(status: RLJobStatus) -> LinkFailure | None:
+    stored = _stored_reason(status)
+    return next((failure for failure, reason in _REASONS.items() if reason == stored), None)
 
 
 def _stored_reason(status: RLJobStatus) -> str:

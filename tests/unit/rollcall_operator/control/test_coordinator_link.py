@@ -13,7 +13,8 @@ from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSettings
 from rollcall_operator.kube.errors import UnreachableError
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
-from rollcall_operator.plan.model import LinkFailure
+from rollcall_operator.plan.model import LinkFacts, LinkFailure
+from rollcall_operator.plan.status.coordinator_contact import PATIENCE_SECONDS
 from rollcall_protocol.pod_contract import (
     OPERATOR_STREAM_ROUTE,
     OPERATOR_TOKEN_HEADER,
@@ -173,7 +174,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
         *,
         credentials: Credentials | None = None,
         clock: Callable[[], float] = time.time,
-        silent_since: float | None = None,
+        silent: LinkFacts | None = None,
         **changes: Any,
     ) -> tuple[CoordinatorLink, Counts]:
         counts = Counts()
@@ -189,7 +190,7 @@ async def link_to(coordinator: Coordinator) -> AsyncIterator[Linked]:
             notify=counts.wakes.append,
             progressed=lambda: counts.wakes.append(PROGRESS),
             metrics=counts,
-            silent_since=silent_since,
+            silent=silent,
             settings=replace(settings, **changes),
             clock=clock,
         )
@@ -428,7 +429,7 @@ async def test_a_coordinator_that_is_away_for_long_is_tried_seldom_until_there_i
     await asyncio.sleep(0.2)
     seen = tries
     await asyncio.sleep(0.3)
-    assert tries == seen, "the next one comes after 15 to 30 s"
+    assert tries == seen, "the next one comes after 30 to 60 s"
     link.retry_now()
     await eventually(lambda: tries == seen + 1)
 
@@ -439,9 +440,10 @@ async def test_one_that_was_silent_for_an_earlier_operator_is_tried_at_once_and_
     port = coordinator.port
     await coordinator.stop()
     since = time.time() - 300
-    link, _ = link_to(silent_since=since)
+    link, counts = link_to(silent=LinkFacts(False, since, LinkFailure.UNREACHABLE))
     await failing(coordinator, link, LinkFailure.UNREACHABLE, "")
     assert link.facts.since == since
+    assert counts.wakes == [], "the planner knows it"
     await coordinator.start(port)
     await asyncio.sleep(0.3)
     assert not link.facts.connected, "the next one comes after 30 to 60 s"
@@ -491,6 +493,17 @@ async def test_a_closed_port_is_unreachable_and_wakes_the_job(
     await coordinator.start(coordinator.port)
     await eventually(lambda: link.facts.connected)
     assert link.facts.failure is None
+
+
+async def test_a_failure_wakes_the_job_at_once_only_if_it_is_another_one_than_was_planned_from(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    silent = LinkFacts(False, time.time(), LinkFailure.UNREACHABLE)
+    for before, wakes in ((None, [PATIENCE_SECONDS]), (silent, [0.0])):
+        link, counts = link_to(credentials=Credentials("guess"), silent=before)
+        await failing(coordinator, link, LinkFailure.REFUSED, "401")
+        await asyncio.sleep(0.1)
+        assert counts.wakes == wakes
 
 
 async def test_silence_counts_from_the_last_byte(coordinator: Coordinator, link_to: Linked) -> None:

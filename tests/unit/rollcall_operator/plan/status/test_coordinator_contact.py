@@ -134,9 +134,10 @@ def test_an_operator_that_restarts_goes_on_counting_a_silence_and_writes_nothing
     ready = replace(simulator.trainer, ready_since=START)
     before = silent_before(RLJobStatus.read(stored), ready)
     assert before is not None
-    assert before == pytest.approx(since, abs=1.0)
+    assert before.since == pytest.approx(since, abs=1.0)
+    assert before.failure is LinkFailure.SILENT
     for failure, detail in ((None, ""), (LinkFailure.SILENT, "no heartbeat")):
-        simulator.link = LinkFacts(False, before, failure, detail)
+        simulator.link = LinkFacts(False, before.since, failure, detail)
         for _ in range(3):
             plan = simulator.reconcile(2)
             assert plan.job_status is None, failure
