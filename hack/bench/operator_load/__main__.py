@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 def _all_at_once(jobs: int, rollouts: int) -> dict[str, Any]:
     with simulated_cluster() as cluster:
-        bare = asyncio.run(many_jobs.bare_client_seconds(cluster, jobs=jobs, rollouts=rollouts))
+        bare = asyncio.run(many_jobs.bare_client_figures(cluster, jobs=jobs, rollouts=rollouts))
     with simulated_cluster() as cluster, measured_operator(cluster) as operator:
         figures = asyncio.run(
             many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=rollouts)
         )
-    ratio = {"ratio_to_bare": round(figures["seconds"] / bare, 3), "bare_seconds": round(bare, 2)}
-    return ratio | figures
+    ratio = round(figures["seconds"] / bare["bare_seconds"], 3)
+    return {"ratio_to_bare": ratio, **bare, **figures}
 
 
 def _idle(jobs: int) -> dict[str, Any]:
