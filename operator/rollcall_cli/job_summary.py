@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient, Object
 
 _USUALLY_FALSE = {JobCondition.SUSPENDED, JobCondition.FAILED, JobCondition.SUCCEEDED}
-_FOLLOWS = {Reason.SUSPENDED, Reason.FINISHED}
+_ASKED_FOR = {Reason.SUSPENDED, Reason.FINISHED, Reason.NETWORK_POLICIES_DISABLED}
 
 
 async def read_summary(client: KubeClient, *, namespace: str, name: str) -> dict[str, Any]:
@@ -57,12 +57,12 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
 def problems(status: Mapping[str, Any]) -> Iterator[dict[str, str]]:
     """The conditions that are not as those of a job that trains.
 
-    Of a job that is suspended or has finished the others only follow from that.
+    Those that the spec asks for are no problems, nor what only follows from the end of a job.
     """
     for condition in status.get("conditions") or ():
         usual = "False" if condition["type"] in _USUALLY_FALSE else "True"
-        follows = usual == "True" and condition.get("reason") in _FOLLOWS
-        if condition["status"] != usual and not follows:
+        asked_for = usual == "True" and condition.get("reason") in _ASKED_FOR
+        if condition["status"] != usual and not asked_for:
             yield {
                 key: str(condition.get(key, ""))
                 for key in ("type", "reason", "message", "lastTransitionTime")

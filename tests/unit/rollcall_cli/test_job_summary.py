@@ -87,6 +87,11 @@ def test_problems_are_the_conditions_of_no_job_that_trains(
     assert [problem["type"] for problem in found["problems"]] == [kind] * is_problem
 
 
+def test_policies_that_the_spec_disables_are_no_problem() -> None:
+    disabled = condition("NetworkPoliciesEnforced", "Unknown", "NetworkPoliciesDisabled")
+    assert summarize(record(job=job(conditions=[disabled])), [])["problems"] == []
+
+
 @pytest.mark.parametrize(("cause", "reason"), [("Suspended", "Suspended"), ("Failed", "Finished")])
 def test_what_only_follows_from_the_end_of_a_job_is_no_problem(cause: str, reason: str) -> None:
     conditions = [condition("TrainerReady", "False", reason), condition(cause, "True", "Why")]

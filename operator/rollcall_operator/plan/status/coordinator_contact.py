@@ -78,12 +78,14 @@ def coordinator_connected(view: JobView) -> list[ConditionState]:
 def contact_failure(view: JobView) -> LinkFailure | None:
     """Why a coordinator that should report does not; None while it does.
 
-    A coordinator whose pod is not ready may still start, unless it fell silent before.
+    A coordinator whose pod is not ready may still start, unless it fell silent before, or hangs:
+    its probes fail before its connection counts as silent.
     """
     link, pod = view.observed.link, view.coordinator
     if link is None or pod is None or link.connected or view.spec.suspend or view.outcome:
         return None
-    if _time_left(view, link) > 0 or not (pod.ready or _fell_silent(view.status)):
+    hangs = view.snapshot is not None and link.failure is LinkFailure.SILENT
+    if _time_left(view, link) > 0 or not (pod.ready or hangs or _fell_silent(view.status)):
         return None
     return link.failure or LinkFailure.UNREACHABLE
 

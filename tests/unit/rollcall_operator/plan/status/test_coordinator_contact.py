@@ -116,6 +116,24 @@ def test_a_hanging_coordinator_stays_a_failure_when_its_probes_fail_too() -> Non
     assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSilent"
 
 
+def test_a_coordinator_hangs_also_if_its_probes_fail_before_its_connection_counts_as_silent() -> (
+    None
+):
+    simulator = running()
+    silent(simulator, LinkFailure.SILENT)
+    simulator.change(simulator.trainer, ready=False)
+    simulator.converge(11)
+    assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSilent"
+
+
+def test_a_trainer_that_starts_again_in_its_pod_is_no_failure() -> None:
+    simulator = running()
+    silent(simulator, LinkFailure.UNREACHABLE)
+    simulator.change(simulator.trainer, ready=False)
+    simulator.converge(60)
+    assert "staleSince" not in simulator.status
+
+
 def test_an_operator_that_restarts_meanwhile_says_so_too() -> None:
     simulator = running()
     simulator.memory, simulator.snapshot = ReconcileMemory(), None
