@@ -10,6 +10,7 @@ from rollcall_operator.plan.model import NETWORK_POLICY, Manifest
 
 _QUANTITIES = {"limits", "requests", "capacity", "hard"}
 _QUANTITY_FIELDS = {"sizeLimit", "divisor"}
+_NOTHING = ([], None)  # as a value in a NetworkPolicy
 
 
 def key(manifest: Manifest) -> str:
@@ -33,8 +34,8 @@ def differs(desired: Any, live: Any) -> bool:
     rules of a NetworkPolicy a field that was added means another rule, so these are compared whole.
     """
     if isinstance(desired, dict) and desired.get("kind") == NETWORK_POLICY:
-        rules = _rules(desired["spec"])
-        if any(_rules(live["spec"]).get(name) != value for name, value in rules.items()):
+        here = _rules(live["spec"])
+        if any(here.get(name) != value for name, value in _rules(desired["spec"]).items()):
             return True
     return _differs(desired, live, quantity=False)
 
@@ -66,11 +67,10 @@ def _rules(value: Any) -> Any:
         return [_rules(item) for item in value]
     if not isinstance(value, dict):
         return value
-    dropped: dict[str, tuple[Any, ...]] = {"matchLabels": ({}, None)}
     return {
         key: _rules(inner)
         for key, inner in value.items()
-        if inner not in dropped.get(key, ([], None))
+        if inner not in _NOTHING and not (key == "matchLabels" and not inner)
     }
 
 

@@ -92,9 +92,8 @@ def _to_metrics(peers: PolicyPeers) -> Iterable[Manifest]:
 
 
 def _policy(job: Manifest, name: str, role: str, ingress: Iterable[Manifest]) -> Manifest:
-    return _manifest(
-        job, name, {**_pods(job, role), "policyTypes": ["Ingress"], "ingress": list(ingress)}
-    )
+    spec = {**_pods(job, role), "policyTypes": ["Ingress"], "ingress": list(ingress)}
+    return _manifest(job, name, role, spec)
 
 
 def _egress(job: Manifest, rules: Iterable[Manifest]) -> Manifest:
@@ -102,7 +101,8 @@ def _egress(job: Manifest, rules: Iterable[Manifest]) -> Manifest:
     dns = {"ports": [_tcp(_DNS_PORT), {"protocol": "UDP", "port": _DNS_PORT}]}
     everyone = _pods(job)
     allowed = [*(_completed(rule) for rule in rules), dns, {"to": [everyone]}]
-    return _manifest(job, EGRESS, {**everyone, "policyTypes": ["Egress"], "egress": allowed})
+    spec = {**everyone, "policyTypes": ["Egress"], "egress": allowed}
+    return _manifest(job, EGRESS, labels.TRAINER, spec)
 
 
 def _completed(rule: Manifest) -> Manifest:
@@ -113,7 +113,7 @@ def _completed(rule: Manifest) -> Manifest:
     return {**rule, "ports": [{"protocol": "TCP", **port} for port in ports]}
 
 
-def _manifest(job: Manifest, name: str, spec: Manifest) -> Manifest:
+def _manifest(job: Manifest, name: str, role: str, spec: Manifest) -> Manifest:
     metadata = job["metadata"]
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -121,7 +121,7 @@ def _manifest(job: Manifest, name: str, spec: Manifest) -> Manifest:
         "metadata": {
             "name": f"{metadata['name']}-{name}",
             "namespace": metadata["namespace"],
-            "labels": common_labels(metadata["name"], labels.TRAINER),
+            "labels": common_labels(metadata["name"], role),
             "ownerReferences": owner(job),
         },
         "spec": spec,

@@ -26,9 +26,12 @@ HUB = {"to": [{"ipBlock": {"cidr": "192.0.2.0/24"}}], "ports": [{"port": 443}]}
 
 
 def policies(changes: Changes | None = None, peers: PolicyPeers = PEERS) -> dict[str, Any]:
+    return {made["metadata"]["name"]: made["spec"] for made in manifests(changes, peers)}
+
+
+def manifests(changes: Changes | None, peers: PolicyPeers) -> tuple[dict[str, Any], ...]:
     job = good_job(changes)
-    made = network_policies.of_job(job, RLJobSpec.model_validate(job["spec"]), peers)
-    return {policy["metadata"]["name"]: policy["spec"] for policy in made}
+    return network_policies.of_job(job, RLJobSpec.model_validate(job["spec"]), peers)
 
 
 def pods(role: str) -> dict[str, Any]:
@@ -89,6 +92,12 @@ def test_a_policy_selects_the_pods_of_one_role_and_restricts_ingress_alone() -> 
         assert made[f"bad-{name}"]["podSelector"] == selected["podSelector"]
         assert made[f"bad-{name}"]["policyTypes"] == ["Ingress"]
     assert len(made) == 3
+
+
+def test_a_policy_has_the_labels_of_the_pods_that_it_selects() -> None:
+    for policy in manifests(OWN_REFERENCE, PEERS):
+        own, selected = policy["metadata"]["labels"], policy["spec"]["podSelector"]["matchLabels"]
+        assert own.items() >= selected.items(), policy["metadata"]["name"]
 
 
 def test_where_the_operator_connects_from_an_unknown_place_its_port_is_open_and_no_other() -> None:
