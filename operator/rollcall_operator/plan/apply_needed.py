@@ -10,7 +10,7 @@ from rollcall_operator.plan.model import NETWORK_POLICY, Manifest
 
 _QUANTITIES = {"limits", "requests", "capacity", "hard"}
 _QUANTITY_FIELDS = {"sizeLimit", "divisor"}
-_NOTHING = ([], None)  # as a value in a NetworkPolicy
+_NOTHING: tuple[Any, ...] = ([], None)  # as a value in a NetworkPolicy
 
 
 def key(manifest: Manifest) -> str:
