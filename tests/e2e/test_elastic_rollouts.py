@@ -61,7 +61,9 @@ def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     check_epochs(seen, least=4)
     assert seen.epoch_causes() >= CAUSES
     status = kubectl.job(JOB)["status"]
-    assert status["trainer"]["restarts"] == 0
+    assert status["trainer"]["restarts"] == 0, kubectl.run(
+        "logs", f"{JOB}-trainer-0", "--previous", "--tail=100"
+    )
     assert kubectl.get("pod", f"{JOB}-trainer-0")["metadata"]["uid"] == trainer
     check_command(kubectl, seen)
 
