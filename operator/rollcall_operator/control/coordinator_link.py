@@ -128,7 +128,6 @@ class CoordinatorLink:
         self._settings = settings or LinkSettings()
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
-        self._wanted_digest = ""
         self._connected = False
         self._clock = clock
         self._last_byte = clock() if silent is None else silent.since
@@ -176,7 +175,7 @@ class CoordinatorLink:
         if roster is not None and roster.coordinator_uid != self.pod.uid:
             return  # of a coordinator that was replaced; the next reconcile opens a new link
         if roster != self._wanted:
-            self._wanted, self._wanted_digest = roster, roster.digest if roster is not None else ""
+            self._wanted = roster
             self._changed.set()
 
     def retry_now(self) -> None:
@@ -300,7 +299,7 @@ class CoordinatorLink:
         if wanted is None or snapshot is None or not self._connected:
             return None
         held = (snapshot.roster_epoch, snapshot.roster_digest)
-        return None if held == (wanted.epoch, self._wanted_digest) else wanted
+        return None if held == (wanted.epoch, wanted.digest) else wanted
 
     async def _push(self) -> None:
         while True:

@@ -1,11 +1,7 @@
 """A process that runs the user's code ends quietly with its worker."""
 
-import json
-import os
+import asyncio
 import select
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +9,7 @@ import pytest
 from rollcall_protocol.job_config import EnvironmentConfig
 from rollcall_runtime.tasks import reward_messages
 from rollcall_runtime.tasks.environments import environment_messages
-from rollcall_runtime.tasks.process_messages import LENGTH, pack
+from rollcall_runtime.tasks.user_process import UserCode, UserProcess
 
 USERS = """\
 import time
@@ -25,7 +21,7 @@ class Environment:
     def reset(self):
         return None
     def step(self, response):
-        time.sleep(60)
+        time.sleep(60)  # a call that goes on when the worker ends
 """
 
 ENVIRONMENT = EnvironmentConfig("users_code:Environment", config={}, step_seconds=20.0)
@@ -45,39 +41,30 @@ CHILDREN = {
 
 
 @pytest.mark.parametrize("child", CHILDREN)
-def test_it_ends_without_a_traceback_if_its_worker_leaves_an_answer_unread(
-    child: str, tmp_path: Path
+async def test_it_ends_without_a_traceback_if_its_worker_leaves_an_answer_unread(
+    child: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "users_code.py").write_text(USERS, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
     named, requests = CHILDREN[child]
-    worker, theirs = socket.socketpair()
-    with theirs:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-c"),
-                f"import rollcall_runtime.tasks.{child} as m; m.main()",
-                *(str(theirs.fileno()), str(os.getpid()), "0", named),
-            ],
-            pass_fds=(theirs.fileno(),),
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
-        )
-    with worker:
-        assert "file" in _message(worker)
-        for request in requests:
-            worker.sendall(pack(request))
-        assert select.select([worker], [], [], 20.0)[0], "it answered"
+    module = f"rollcall_runtime.tasks.{child}"
+    code = UserCode(module, named, shown="users_code", field="spec", max_answer=1 << 16)
+    process = await UserProcess.start(code, free=None)
     try:
-        _, printed = process.communicate(timeout=20.0)
+        transport = process.writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+        for request in requests:
+            process.send(request)
+        answer = transport.get_extra_info("socket").fileno()
+        readable, _, _ = await asyncio.to_thread(select.select, [answer], [], [], 20.0)
+        assert readable, "it answered"
+        transport.abort()
+        async with asyncio.timeout(20.0):
+            assert await asyncio.shield(process.exited) == 0
     finally:
-        process.kill()
-    assert printed == b""
-    assert process.returncode == 0
-
-
-def _message(worker: socket.socket) -> dict[str, object]:
-    with worker.makefile("rb") as stream:
-        (length,) = LENGTH.unpack(stream.read(LENGTH.size))
-        message = json.loads(stream.read(length))
-    assert isinstance(message, dict)
-    return message
+        await process.kill()
+    assert capfd.readouterr().err == ""
