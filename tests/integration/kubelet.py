@@ -8,7 +8,6 @@ import base64
 import contextlib
 import datetime as dt
 import itertools
-import random
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +26,7 @@ from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 from rollcall_runtime.worker.identity.trust_file import TrustFile
 from tests.integration.cluster_user import ClusterUser, eventually
 from tests.integration.coordinator import Coordinator
+from tests.networks import own_network
 
 LOOK_SECONDS = 0.1
 
@@ -41,7 +41,7 @@ class Kubelet:
     def __init__(self, user: ClusterUser, *, node_of: Callable[[Object], str]) -> None:
         self._user = user
         self._node_of = node_of
-        self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self._network = own_network()
         self._numbers = itertools.count(1)
         self._addresses: dict[str, str] = {}
         self.coordinators: dict[str, Coordinator] = {}

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import json
-import random
 import time
 import uuid
 from dataclasses import dataclass, fields, replace
@@ -21,6 +20,7 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMember
 from tests.local.fake_operator import FakeOperator, ReceivedSnapshot
 from tests.local.pods import ISSUER, Pod, variables
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
@@ -96,7 +96,7 @@ class LocalJob:
         self._rollout_engine = rollout_engine or EngineRef("tiny")
         self.folder = folder
         # A network of its own in 127/8, so that several of these run on one machine.
-        self._network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self._network = own_network()
         replicas = self.config.trainer_replicas
         if own_reference:
             after_the_trainers = f"{self._network}.{replicas + 1}"

@@ -1,7 +1,6 @@
 """The environment of a worker's container, for programs that run in the test's own process."""
 
 import json
-import random
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from rollcall_protocol.job_config import ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime import cli
 from rollcall_runtime.worker.logs import JobLogFormatter
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.credentials import ISSUER
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
@@ -35,7 +35,7 @@ def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pod_contract.POD_NAME: "reverse-trainer-0",
         pod_contract.POD_UID: "uid-1",
         # Programs of other tests listen on the same ports.
-        pod_contract.POD_IP: f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1",
+        pod_contract.POD_IP: f"{own_network()}.1",
         **mounted,
         pod_contract.STATE_DIR: str(folder),
         pod_contract.CONFIG: json.dumps(encode(config)),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -56,11 +55,12 @@ from rollcall_runtime.sync.memory.buffers import HostBuffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.identity.tls import TlsContext
+from tests.networks import own_network
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, verifier
 
 # The ports are those of every coordinator: each process of tests has an address of its own.
-ADDRESS = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1"
+ADDRESS = f"{own_network()}.1"
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 
 CONFIG = JobConfig(

@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import random
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -48,6 +47,7 @@ from rollcall_runtime.rollout.inference_engine import WeightMismatchError
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.tickets import sign_ticket
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.coordinator.fake_group import MANIFEST, MemoryEngine
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -130,7 +130,7 @@ class Bench:
     """One agent and its coordinator on addresses of their own."""
 
     def __init__(self, engine: FakeEngine, **algorithm: Any) -> None:
-        network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        network = own_network()
         self.engine, self.address = engine, f"{network}.2"
         self.coordinator = Coordinator(f"{network}.1")
         self.metrics = rollout_metrics()

@@ -7,7 +7,6 @@ The weights go through an engine whose receivers read (the store) and one that b
 import asyncio
 import contextlib
 import itertools
-import random
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.shards import RowShard, Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.worker.environment import Pod, RolloutEnvironment
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.coordinator.fake_group import CONFIG, Group
 from tests.unit.rollcall_runtime.credentials import ISSUER, trust
 from tests.unit.rollcall_runtime.jobs import pool_config
@@ -146,7 +146,7 @@ class Job:
             delta=DeltaConfig() if delta else None,
         )
         self.config = replace(CONFIG, weight_sync=sync)
-        self.network = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
+        self.network = own_network()
         opened: OpenEngine = open_engine(
             GroupConfig("default", EngineRef(engine, settings)),
             member=MemberId("trainer-uid", "b1"),

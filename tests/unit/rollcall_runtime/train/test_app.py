@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import urllib.error
 import urllib.request
@@ -17,6 +16,7 @@ from rollcall_protocol import pod_contract
 from rollcall_runtime.train import app
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.credentials import trust
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -30,7 +30,7 @@ def environment(
     engineless = SimpleNamespace(start=TrainState, close=lambda: None)
     monkeypatch.setattr(app, "_make_rank", lambda *_: engineless)
     monkeypatch.setattr(app, "favour_event_loop", lambda: None)  # it would outlast the test
-    address = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.{rank + 1}"
+    address = f"{own_network()}.{rank + 1}"
     return TrainerEnvironment(
         job=job_config(trainer_replicas=2),
         pod=Pod(f"reverse-trainer-{rank}", f"uid-{rank}", address),

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import signal
 import threading
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from rollcall_runtime.train.supervised_run import SupervisedResult, SupervisedSt
 from rollcall_runtime.train.supervised_training import SupervisedStep
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.test_tracking import scalars
@@ -76,7 +76,7 @@ class FakeRank:
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainerEnvironment:
     """Rank 0 of a trainer of one."""
     monkeypatch.setattr(supervised_app, "favour_event_loop", lambda: None)  # outlasts the test
-    address = f"127.{random.randint(2, 250)}.{random.randint(0, 250)}.1"
+    address = f"{own_network()}.1"
     return TrainerEnvironment(
         job=job_config(supervised=CONFIG),
         pod=Pod("chat-trainer-0", "uid-0", address),

@@ -93,11 +93,6 @@ class Pod:
         return self.metrics.registry.get_sample_value("rollcall_refused_total", labels) or 0.0
 
 
-def network() -> str:
-    """A network of its own in 127/8, without the last number."""
-    return f"127.{random.randint(2, 250)}.{random.randint(0, 250)}"
-
-
 def client_of(*addresses: str) -> ReferenceClient:
     """Asks at these addresses."""
 

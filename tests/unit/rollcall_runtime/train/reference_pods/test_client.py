@@ -13,12 +13,12 @@ from rollcall_runtime.train.reference_pods.client import Inquiry, ReferenceClien
 from rollcall_runtime.train.reference_pods.exchange import encode_answer
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.worker.errors import SpecError
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.train.reference_pods.pods import (
     TOKEN,
     Pod,
     client_of,
     model,
-    network,
     rows,
 )
 
@@ -36,7 +36,7 @@ def assert_answered(inquiry: Inquiry) -> None:
 
 
 async def test_the_parts_are_spread_over_the_pods() -> None:
-    net = network()
+    net = own_network()
     pods = [await Pod(f"{net}.{number}").start() for number in (1, 2)]
     inquiry = Inquiry(PARTS)
     assert await asked(client_of(*(pod.address for pod in pods)), inquiry) == ""
@@ -48,7 +48,7 @@ async def test_the_parts_are_spread_over_the_pods() -> None:
 
 
 async def test_a_pod_that_is_gone_leaves_its_parts_to_the_others() -> None:
-    net = network()
+    net = own_network()
     pod = await Pod(f"{net}.1").start()
     inquiry = Inquiry(PARTS)
     assert await asked(client_of(pod.address, f"{net}.2"), inquiry) == ""
@@ -58,7 +58,7 @@ async def test_a_pod_that_is_gone_leaves_its_parts_to_the_others() -> None:
 
 async def test_a_pod_that_dies_between_two_requests_delays_only() -> None:
     """What was answered before is not asked for again."""
-    net, counted = network(), itertools.count(1)
+    net, counted = own_network(), itertools.count(1)
     died = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -83,7 +83,7 @@ async def test_a_pod_that_dies_between_two_requests_delays_only() -> None:
 
 
 async def test_without_pods_it_says_why_and_keeps_what_it_has() -> None:
-    net = network()
+    net = own_network()
     inquiry = Inquiry(PARTS)
     pod = await Pod(f"{net}.1").start()
     assert await asked(client_of(), inquiry, seconds=0.1) == "reference has no address"
@@ -101,7 +101,7 @@ async def test_a_name_that_does_not_resolve_is_waited_for() -> None:
 
 
 async def test_a_name_leads_to_its_addresses() -> None:
-    pod = await Pod(f"{network()}.1").start()
+    pod = await Pod(f"{own_network()}.1").start()
     inquiry = Inquiry(PARTS[:1])
     assert await asked(ReferenceClient(pod.address, token=lambda: TOKEN), inquiry) == ""
     await pod.stop()
@@ -109,7 +109,7 @@ async def test_a_name_leads_to_its_addresses() -> None:
 
 @pytest.mark.parametrize("wrong", ["shape", "positive", "length"])
 async def test_an_answer_that_cannot_be_is_asked_for_elsewhere(wrong: str) -> None:
-    net = network()
+    net = own_network()
 
     async def lie(_: web.Request) -> web.Response:
         bodies = {
@@ -135,7 +135,7 @@ async def test_an_answer_that_cannot_be_is_asked_for_elsewhere(wrong: str) -> No
 
 
 async def test_what_a_pod_refuses_for_good_ends_training_with_its_reason() -> None:
-    pod = await Pod(f"{network()}.1").start()
+    pod = await Pod(f"{own_network()}.1").start()
     with pytest.raises(SpecError, match=r"a row of 33 tokens; the reference's model takes 1 to 32"):
         await asked(client_of(pod.address), Inquiry([rows(33)]))
     await pod.stop()
@@ -143,7 +143,7 @@ async def test_what_a_pod_refuses_for_good_ends_training_with_its_reason() -> No
 
 async def test_a_pod_that_does_not_know_the_token_is_asked_again_later() -> None:
     """The kubelet renews tokens, and the pod learns of new keys."""
-    pod = await Pod(f"{network()}.1", job_uid="another").start()
+    pod = await Pod(f"{own_network()}.1", job_uid="another").start()
     inquiry = Inquiry(PARTS)
     problem = await asked(client_of(pod.address), inquiry, seconds=0.1)
     assert "it refuses this pod's token" in problem

@@ -15,12 +15,12 @@ from rollcall_runtime.train.reference_pods import server
 from rollcall_runtime.train.reference_pods.exchange import decode_answer, encode_request
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.worker.identity.own_tokens import bearer
+from tests.networks import own_network
 from tests.unit.rollcall_runtime.train.reference_pods.pods import (
     BOUNDS,
     TOKEN,
     Pod,
     model,
-    network,
     rows,
 )
 
@@ -35,7 +35,7 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
 
 @pytest.fixture
 async def pod() -> AsyncIterator[Pod]:
-    made = await Pod(f"{network()}.1").start()
+    made = await Pod(f"{own_network()}.1").start()
     yield made
     await made.stop()
 
@@ -111,7 +111,7 @@ async def test_what_is_not_within_the_bounds_is_refused_by_name(
 async def test_a_model_whose_numbers_are_not_finite_is_named(
     session: aiohttp.ClientSession,
 ) -> None:
-    pod = await Pod(f"{network()}.1", lambda batch: model(batch) * math.nan).start()
+    pod = await Pod(f"{own_network()}.1", lambda batch: model(batch) * math.nan).start()
     async with session.post(url(pod), data=encode_request(BATCH)) as answer:
         assert answer.status == 422
         assert await error(answer) == "its log-probabilities are not finite"
@@ -122,7 +122,7 @@ async def test_a_model_that_fails_ends_the_process(session: aiohttp.ClientSessio
     def fail(_: TrainBatch) -> Tensor:
         raise RuntimeError("CUDA error")
 
-    pod = await Pod(f"{network()}.1", fail).start()
+    pod = await Pod(f"{own_network()}.1", fail).start()
     async with session.post(url(pod), data=encode_request(BATCH)) as answer:
         assert answer.status == 500
     with pytest.raises(RuntimeError, match="CUDA error"):
@@ -140,7 +140,7 @@ async def test_while_many_requests_wait_others_are_sent_away_without_their_rows(
         assert go_on.wait(30)
         return model(batch)
 
-    pod = await Pod(f"{network()}.1", compute).start()
+    pod = await Pod(f"{own_network()}.1", compute).start()
     body = encode_request(BATCH)
     first = [asyncio.ensure_future(session.post(url(pod), data=body)) for _ in range(2)]
     async with asyncio.timeout(30):
