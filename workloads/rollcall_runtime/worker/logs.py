@@ -1,5 +1,6 @@
 """Logs as one JSON object a line on standard error, with the job's coordinates in each line."""
 
+import faulthandler
 import logging
 import sys
 from collections.abc import Mapping
@@ -37,10 +38,16 @@ class JobLogFormatter(JsonFormatter):
 
 
 def configure_logs(*, level: int = logging.INFO, **fields: Any) -> JobLogFormatter:
-    """Send all logs to standard error; returns the formatter, whose `fields` may be changed."""
+    """Send all logs to standard error; returns the formatter, whose `fields` may be changed.
+
+    When a native library crashes the process, the Python stacks of all threads go there too, as
+    plain lines: a log may be all that is left of a pod.
+    """
     formatter = JobLogFormatter(fields)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
     handler.addFilter(RepeatedLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    if not faulthandler.is_enabled() and sys.__stderr__ is not None:
+        faulthandler.enable(sys.__stderr__)
     return formatter

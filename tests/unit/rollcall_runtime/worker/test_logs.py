@@ -2,6 +2,8 @@
 
 import json
 import logging
+import signal
+import subprocess
 import sys
 
 from rollcall_runtime.worker.logs import JobLogFormatter
@@ -43,3 +45,22 @@ def test_an_exception_is_in_the_same_line() -> None:
 def test_what_json_cannot_hold_is_written_as_text() -> None:
     line = JobLogFormatter({}).format(record(where={1, 2}, path=object))
     assert json.loads(line)["where"] == "{1, 2}"
+
+
+def test_a_native_crash_leaves_the_stacks_in_the_log() -> None:
+    code = """
+import os, signal
+from rollcall_runtime.worker.logs import configure_logs
+
+def rebuild_group():
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+configure_logs()
+rebuild_group()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == -signal.SIGSEGV
+    assert "Segmentation fault" in ended.stderr
+    assert "in rebuild_group" in ended.stderr
