@@ -86,7 +86,7 @@ class Applier:
             await self._client.delete(resource, namespace=key[0], name=gone.name, uid=gone.uid)
             self._writes.deleted(key, resource.plural, gone.name, gone.uid)
         if plan.job_status is not None and observed.job is not None:
-            await self._write_status(key, observed.job, plan.job_status)
+            await self._write_status(observed.job, plan.job_status)
         return versions
 
     async def write_pods_and_pools(
@@ -99,7 +99,7 @@ class Applier:
         key = (observed.namespace, observed.name)
         await self._concurrently(self._delete_pod(key, pod) for pod in plan.pod_deletions)
         await self._concurrently(self._set_gate(key, gate) for gate in plan.gates)
-        await self._write_pool_statuses(key, observed, plan, versions)
+        await self._write_pool_statuses(observed, plan, versions)
         for event in plan.events:
             self._recorder.record(
                 event.regarding, type_=event.type, reason=event.reason, message=event.message
@@ -154,7 +154,7 @@ class Applier:
         """
         refused = self._refused.setdefault(key, RefusedChildren(self._client, clock=self._clock))
         try:
-            await self._apply(key, body, versions, force=force)
+            await self._apply(body, versions, force=force)
         except TerminatingError:
             raise
         except RefusedError as error:
@@ -165,17 +165,13 @@ class Applier:
 
     # --- one object ----------------------------------------------------------------------------
 
-    async def _apply(
-        self, key: Key, body: Object, versions: dict[str, str], *, force: bool
-    ) -> None:
+    async def _apply(self, body: Object, versions: dict[str, str], *, force: bool) -> None:
         written = await self._client.apply(body, force=force)
-        self._writes.wrote(key, resource_of(body["kind"]).plural, written)
+        self._writes.wrote(resource_of(body["kind"]), written)
         versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
         log.info("Applied %s", apply_needed.key(body))
 
-    async def _write_status(
-        self, key: Key, live: Object, status: Object, version: str = ""
-    ) -> None:
+    async def _write_status(self, live: Object, status: Object, version: str = "") -> None:
         patch = merge_patch(live.get("status") or {}, status)
         if not patch:
             return
@@ -187,10 +183,10 @@ class Applier:
             patch=patch,
             resource_version=version or live["metadata"]["resourceVersion"],
         )
-        self._writes.wrote(key, resource.plural, written)
+        self._writes.wrote(resource, written)
 
     async def _write_pool_statuses(
-        self, key: Key, observed: ObservedJob, plan: JobPlan, versions: Versions
+        self, observed: ObservedJob, plan: JobPlan, versions: Versions
     ) -> None:
         by_name = {pool["metadata"]["name"]: pool for pool in observed.pools}
         for name, status in plan.pool_statuses.items():
@@ -198,7 +194,7 @@ class Applier:
             if pool is None:
                 continue
             version = versions.get(f"{ROLLOUT_POOLS.kind}/{name}", "")
-            await self._write_status(key, pool, status, version)
+            await self._write_status(pool, status, version)
 
     # --- pods ----------------------------------------------------------------------------------
 
@@ -225,7 +221,7 @@ class Applier:
                 key=labels.DELETION_COST,
                 value=cost.cost,
             )
-            self._writes.wrote(key, PODS.plural, written)
+            self._writes.wrote(PODS, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; it needs no deletion cost", cost.pod)
         except RefusedError as error:
@@ -264,7 +260,7 @@ class Applier:
             written = await self._client.set_pod_condition(
                 namespace=key[0], name=gate.pod, uid=gate.uid, condition=condition
             )
-            self._writes.wrote(key, PODS.plural, written)
+            self._writes.wrote(PODS, written)
         except (NotFoundError, ConflictError):
             log.debug("Pod %s was deleted; its readiness gate needs no patch", gate.pod)
 

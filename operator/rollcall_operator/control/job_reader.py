@@ -122,14 +122,14 @@ class JobReader:
         )
 
     def _must_see(self, key: Key, found: Mapping[Resource, tuple[Object, ...]]) -> None:
-        """The store must get as far as what was read before the job is planned from it again."""
+        """The store has what was read; it must lose the rest before the job is planned from it."""
         self._writes.read(key)
         there = set()
         for resource, objects in found.items():
             for each in objects:
                 metadata = each["metadata"]
                 there.add((resource.plural, metadata["name"], metadata["uid"]))
-                self._writes.wrote(key, resource.plural, each)
+                self._writes.wrote(resource, each)
         for plural, name, uid in self._store.identities(key) - there:
             self._writes.deleted(key, plural, name, uid)
 

@@ -39,10 +39,11 @@ class ObjectWatches:
         enqueue: Callable[[Key, float], None],
         seen: Callable[[str], None],
         node_seen: NodeSeen | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._enqueue = store, enqueue
-        self.writes = OwnWrites(reached=self.reached, lives=store.lives)
-        """The operator's own writes, until these watches have reported them."""
+        self.writes = OwnWrites(hear=self.hear, lives=store.lives, clock=clock)
+        """The operator's own writes, of which these watches report the rest."""
         self._seen, self._node_seen = seen, node_seen
         self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
             (resource.plural, namespace): self._of_jobs(client, resource, namespace)
@@ -66,8 +67,16 @@ class ObjectWatches:
 
     def reached(self, plural: str, namespace: str) -> int:
         """The resourceVersion up to which the store has seen all of a kind in a namespace."""
-        watch = self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
-        return watch.reached
+        return self._watch(plural, namespace).reached
+
+    def _watch(self, plural: str, namespace: str) -> Watch[Kept]:
+        return self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
+
+    def hear(self, resource: Resource, found: Object) -> None:
+        """The API server has answered a request with this object: no job is reconciled for it."""
+        heard = self._watch(resource.plural, found["metadata"]["namespace"]).hear(found)
+        if heard is not None:
+            self._store.change(*heard)
 
     def reported(self, job: Key, plural: str, version: str) -> None:
         """Another watch has reported an object of this resourceVersion. The job is reconciled once
@@ -112,12 +121,10 @@ class ObjectWatches:
 
 
 def is_news(job: Key, before: Kept | None, now: Kept | None, writes: OwnWrites) -> bool:
-    """Whether a job is to be planned for this change: if planning can tell the difference, and the
-    operator has not just written it, or if the job's planning waits for what it wrote.
+    """Whether a job is to be planned for this change: if planning can tell the difference, or if
+    the job's planning waits for the store.
     """
-    if now is None or writes.is_waited_for(job):
-        return True
-    return now.differs_from(before) and not writes.written(job, now.plural, now.version)
+    return now is None or writes.is_waited_for(job) or now.differs_from(before)
 
 
 def outline(node: Object) -> Object:

@@ -1,6 +1,6 @@
-"""Which of the operator's writes a job's store has not seen yet: until then it is not planned from.
+"""What the operator has written, as the API server has answered: a job is planned with all of it.
 
-Read-your-writes, as by the resourceVersions of
+Read-your-writes, by the resourceVersions of
 https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 """
 
@@ -10,28 +10,27 @@ from dataclasses import dataclass, field
 
 from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.resources import Resource
 
 LONGEST_WAIT = 1.0
-"""Seconds; a store that has not seen a write by then is not waited for: the job is read live."""
+"""Seconds; a store that still has what was deleted is not waited for: the job is read live."""
 
 
 @dataclass(slots=True)
 class _Unseen:
-    """Of one job: the resourceVersions that were written or read, with their kinds; what was
-    deleted (kind, name, uid); since when. `live`: what a request did is not known. `awaited`: the
-    job is planned once the store has seen them.
+    """Of one job: what was deleted (kind, name, uid), and since when the last. `live`: what a
+    request did is not known. `awaited`: the job is planned once the store lacks what was deleted.
     """
 
     since: float
-    versions: set[tuple[str, int]] = field(default_factory=set)
     deleted: set[tuple[str, str, str]] = field(default_factory=set)
     live: bool = False
     awaited: bool = False
 
 
 class OwnWrites:
-    """`reached(kind, namespace)` is the resourceVersion up to which the store has seen all of a
-    kind; `lives(job, kind, name, uid)` whether it has an object that is not being deleted.
+    """`hear(resource, object)` puts an object into the store unless that has it, or a newer one;
+    `lives(job, kind, name, uid)` is whether the store has one that is not being deleted.
 
     Kinds go by their plurals.
     """
@@ -39,22 +38,14 @@ class OwnWrites:
     def __init__(
         self,
         *,
-        reached: Callable[[str, str], int],
+        hear: Callable[[Resource, Object], None],
         lives: Callable[[Key, str, str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._reached, self._lives, self._clock = reached, lives, clock
+        self.wrote = hear
+        """Takes what the API server holds, as its answer to a write or read says."""
+        self._lives, self._clock = lives, clock
         self._unseen: dict[Key, _Unseen] = {}
-
-    def wrote(self, key: Key, plural: str, found: Object) -> None:
-        """The API server holds this object of the job, as its answer to a write or read says."""
-        version = found["metadata"]["resourceVersion"]
-        self._of(key).versions.add((plural, int(version)))
-
-    def written(self, key: Key, plural: str, version: str) -> bool:
-        """Whether this resourceVersion is one that was written, or read live, just now."""
-        unseen = self._unseen.get(key)
-        return unseen is not None and (plural, int(version)) in unseen.versions
 
     def is_waited_for(self, key: Key) -> bool:
         """Whether the job is to be planned as soon as the store has seen more."""
@@ -63,7 +54,9 @@ class OwnWrites:
 
     def deleted(self, key: Key, plural: str, name: str, uid: str) -> None:
         """The API server has begun to delete this object."""
-        self._of(key).deleted.add((plural, name, uid))
+        unseen = self._of(key)
+        unseen.deleted.add((plural, name, uid))
+        unseen.since = self._clock()
 
     def doubt(self, key: Key) -> None:
         """What a request has done is not known, or was not what was expected: read live next."""
@@ -81,10 +74,8 @@ class OwnWrites:
             return None
         if unseen.live:
             return 0.0
-        reached = {plural: self._reached(plural, key[0]) for plural, _ in unseen.versions}
-        unseen.versions = {each for each in unseen.versions if reached[each[0]] < each[1]}
         unseen.deleted = {each for each in unseen.deleted if self._lives(key, *each)}
-        if unseen.versions or unseen.deleted:
+        if unseen.deleted:
             unseen.awaited = True
             return max(0.0, unseen.since + LONGEST_WAIT - self._clock())
         del self._unseen[key]
@@ -95,6 +86,4 @@ class OwnWrites:
         self._unseen.pop(key, None)
 
     def _of(self, key: Key) -> _Unseen:
-        unseen = self._unseen.setdefault(key, _Unseen(since=0.0))
-        unseen.since = self._clock()
-        return unseen
+        return self._unseen.setdefault(key, _Unseen(since=self._clock()))

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from rollcall_operator.kube.client import KubeClient, Object
@@ -23,6 +24,20 @@ Changed = Callable[[T | None, T | None], None]
 
 _SERVER_SECONDS = 290
 _SHORT_SECONDS = 1.0  # a WATCH without an event that ends sooner counts as failed
+
+
+@dataclass(slots=True)
+class _Heard(Generic[T]):
+    """What was kept of an object before it was heard of, and the resourceVersions that were heard,
+    in their order, until the watch has reported the newest.
+    """
+
+    before: T | None
+    versions: list[int] = field(default_factory=list)
+
+    @property
+    def newest(self) -> int:
+        return self.versions[-1]
 
 
 class Watch(Generic[T]):
@@ -47,6 +62,7 @@ class Watch(Generic[T]):
         self._query = {"labelSelector": labels} if labels else {}
         self._reduce, self._changed, self._delay = reduce, changed, delay
         self._kept: dict[tuple[str, str], T] = {}
+        self._heard: dict[tuple[str, str], _Heard[T]] = {}
         self._must_list = True  # before the next WATCH
         self._failures = 0
         self.reached = 0
@@ -58,6 +74,22 @@ class Watch(Generic[T]):
         """In seconds of the monotonic clock; None while a WATCH is open, or opened again at once"""
         self.listed = asyncio.Event()
         """Set once the first LIST is there."""
+
+    def hear(self, found: Object) -> tuple[T | None, T] | None:
+        """Keep an object as the API server has answered a request: this watch may report it later.
+
+        What was kept before, and what is now; None if the watch has come as far already. An event
+        of a resourceVersion that was heard calls nobody. An older one is somebody else's write,
+        which is in what was heard: that difference is reported then.
+        """
+        key, version = _key(found), _version(found)
+        heard = self._heard.get(key)
+        if version <= max(self.reached, heard.newest if heard is not None else 0):
+            return None
+        before, now = self._kept.get(key), self._reduce(found)
+        self._heard.setdefault(key, _Heard(before)).versions.append(version)
+        self._kept[key] = now
+        return before, now
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -80,18 +112,23 @@ class Watch(Generic[T]):
             await asyncio.sleep(pause)
 
     async def _list(self) -> None:
+        for key, heard in self._heard.items():  # a LIST does not say what others have changed
+            self._changed(heard.before, self._kept[key])
         missing = set(self._kept)
-        version = ""
+        version = 0
         pages = self._client.pages(
             self._resource, namespace=self._namespace, query=dict(self._query)
         )
         async for page in pages:
-            version = str(page["metadata"].get("resourceVersion") or "")
+            version = _version(page)
             for found in page["items"]:
-                missing.discard(self._take(found))
-        for key in missing:
+                missing.discard(_key(found))
+                if not self._was_heard(found):
+                    self._take(found)
+        self._heard = {key: each for key, each in self._heard.items() if each.newest > version}
+        for key in missing - self._heard.keys():
             self._drop(key)
-        self._reach(version)
+        self.reached = version
         self._must_list = False
         self.listed.set()
 
@@ -118,27 +155,36 @@ class Watch(Generic[T]):
         self.failing_since = None
 
     def _event(self, kind: Any, found: Object) -> None:
+        version = _version(found)
         if kind == "DELETED":
-            self._drop(_key(found))
+            if not self._was_heard(found):
+                self._drop(_key(found))
         elif kind in {"ADDED", "MODIFIED"}:
-            self._take(found)
+            if not self._was_heard(found):
+                self._take(found)
         elif kind != "BOOKMARK":
             log.warning("Watching %s: event %r is not known", self._resource.plural, kind)
-        self._reach(str(found["metadata"].get("resourceVersion") or ""))
+        self.reached = version
 
-    def _reach(self, version: str) -> None:
-        if not version.isdecimal():
-            raise UnreachableError(
-                f"watch {self._resource.plural}: resourceVersion {version!r} is no number"
-            )
-        self.reached = int(version)
+    def _was_heard(self, found: Object) -> bool:
+        """Whether what is kept is as new as this, or newer; reports what others have changed."""
+        key, version = _key(found), _version(found)
+        heard = self._heard.get(key)
+        if heard is None:
+            return False
+        if version >= heard.newest:
+            del self._heard[key]
+        if version > heard.newest:
+            return False
+        if version not in heard.versions:
+            self._changed(heard.before, self._kept[key])
+        return True
 
-    def _take(self, found: Object) -> tuple[str, str]:
+    def _take(self, found: Object) -> None:
         key, now = _key(found), self._reduce(found)
         before = self._kept.get(key)
         self._kept[key] = now
         self._changed(before, now)
-        return key
 
     def _drop(self, key: tuple[str, str]) -> None:
         before = self._kept.pop(key, None)
@@ -149,3 +195,10 @@ class Watch(Generic[T]):
 def _key(found: Object) -> tuple[str, str]:
     metadata = found["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
+
+
+def _version(found: Object) -> int:
+    version = str(found["metadata"].get("resourceVersion") or "")
+    if not version.isdecimal():
+        raise UnreachableError(f"resourceVersion {version!r} is no number")
+    return int(version)

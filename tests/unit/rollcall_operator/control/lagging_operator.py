@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.job_reader import JobReader
 from rollcall_operator.control.job_state import JobState, Key
-from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore, Kept, keep
+from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore
 from rollcall_operator.control.node_watch import NodeWatch
-from rollcall_operator.control.object_watches import is_news
-from rollcall_operator.control.own_writes import OwnWrites
+from rollcall_operator.control.object_watches import ObjectWatches
 from rollcall_operator.control.reconciler import RESYNC_SECONDS, Reconciler
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS, Resource
@@ -18,7 +17,7 @@ from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_protocol.wire.roster import Roster
-from tests.unit.rollcall_operator.control.api_server_stand_in import Object
+from tests.unit.rollcall_operator.control.api_server_stand_in import merged
 from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, TRUST
 
 if TYPE_CHECKING:
@@ -75,15 +74,21 @@ class Operator:
         self._cluster, objects = cluster, cluster.objects
         self.store = JobStore()
         self.at = {plural: len(events) for plural, events in objects.history.items()}
-        self._reached = dict.fromkeys(objects.history, objects.revision)
-        for resource in KINDS:
-            for body in objects.of(resource):
-                self.store.change(None, keep(resource, body))
-        self.writes = OwnWrites(
-            reached=lambda plural, _namespace: self._reached[plural],
-            lives=self.store.lives,
+        self._watches = ObjectWatches(
+            cast("KubeClient", None),
+            store=self.store,
+            namespaces=(),
+            enqueue=lambda _key, _delay: self.ask(),
+            seen=lambda _plural: None,
+            node_seen=None,
             clock=lambda: cluster.now,
         )
+        self.writes = self._watches.writes
+        for resource in KINDS:
+            watch = self._watches._watch(resource.plural, NAMESPACE)
+            for body in objects.of(resource):
+                watch._take(body)
+            watch.reached = objects.revision
         reader = JobReader(
             cast("KubeClient", cluster.client),
             store=self.store,
@@ -126,12 +131,11 @@ class Operator:
     def deliver(self, resource: Resource, most: int) -> None:
         """The watch of a kind reports so many of its next events."""
         events = self._cluster.objects.history[resource.plural]
+        watch = self._watches._watch(resource.plural, NAMESPACE)
         for revision, before, now in events[self.at[resource.plural] :][:most]:
             self.at[resource.plural] += 1
-            was, kept = _kept(resource, before), _kept(resource, now)
-            self.store.change(was, kept)
-            self._asked = self._asked or is_news(KEY, was, kept, self.writes)
-            self._reached[resource.plural] = revision
+            gone = merged(before or {}, {"metadata": {"resourceVersion": str(revision)}})
+            watch._event("MODIFIED" if now is not None else "DELETED", now or gone)
 
     def deliver_all(self) -> None:
         """All watches catch up."""
@@ -178,7 +182,3 @@ class Operator:
 
 async def _no(_observed: ObservedJob) -> str:
     return ""
-
-
-def _kept(resource: Resource, body: Object | None) -> Kept | None:
-    return None if body is None else keep(resource, body)

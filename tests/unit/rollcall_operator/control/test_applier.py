@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.kube.client import KubeClient
     from rollcall_operator.kube.event_recorder import EventRecorder
+    from rollcall_operator.kube.resources import Resource
 
 JOB = {
     "kind": "RLJob",
@@ -66,9 +67,9 @@ class Calls:
         self._record("cost", **details)
         return WRITTEN
 
-    def wrote(self, key: Any, plural: str, written: Any) -> None:
-        assert (key, written) == (("ns", "a"), WRITTEN)
-        self.reported.append(f"wrote {plural}")
+    def wrote(self, resource: "Resource", written: Any) -> None:
+        assert written == WRITTEN
+        self.reported.append(f"wrote {resource.plural}")
 
     def deleted(self, key: Any, plural: str, name: str, uid: str) -> None:
         assert key == ("ns", "a")

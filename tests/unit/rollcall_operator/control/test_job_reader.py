@@ -42,11 +42,10 @@ class Cluster:
         self.live: dict[str, list[Any]] = {}
         self.asked: dict[str, tuple[str, str]] = {}
         self.store = JobStore()
-        self.reached = 5
         self.lost = 0.0
         self.now = NOW
         self.writes = OwnWrites(
-            reached=lambda _plural, _namespace: self.reached,
+            hear=self._hear,
             lives=self.store.lives,
             clock=lambda: self.now,
         )
@@ -57,6 +56,9 @@ class Cluster:
             lost_for=lambda: self.lost,
             clock=lambda: self.now,
         )
+
+    def _hear(self, resource: Resource, found: Any) -> None:
+        self.store.change(None, keep(resource, found))
 
     def watched(self, resource: Resource, *objects: Any) -> None:
         for each in objects:
@@ -93,13 +95,13 @@ async def test_a_job_in_its_store_is_read_without_a_request(cluster: Cluster) ->
     assert not cluster.asked
 
 
-async def test_until_the_store_has_seen_a_write_the_job_is_not_read(cluster: Cluster) -> None:
+async def test_until_the_store_has_seen_a_deletion_the_job_is_not_read(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
-    written = {"metadata": {"resourceVersion": "6"}}
-    cluster.writes.wrote(KEY, "rljobs", written)
+    cluster.watched(PODS, pod("p"))
+    cluster.writes.deleted(KEY, "pods", "p", "p")
     with pytest.raises(BehindError):
         await cluster.reader.read(KEY)
-    cluster.reached = 6
+    cluster.store.change(keep(PODS, pod("p")), None)
     await cluster.reader.read(KEY)
     assert not cluster.asked
 
@@ -110,7 +112,8 @@ async def test_until_the_store_has_seen_a_write_the_job_is_not_read(cluster: Clu
 async def test_a_store_that_stays_behind_is_read_past(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
     cluster.live["RLJob"] = [JOB]
-    cluster.writes.wrote(KEY, "rljobs", {"metadata": {"resourceVersion": "6"}})
+    cluster.watched(PODS, pod("p"))
+    cluster.writes.deleted(KEY, "pods", "p", "p")
     cluster.now += LONGEST_WAIT
     assert (await cluster.reader.read(KEY)).job == JOB
     assert set(cluster.asked) == {resource.kind for resource in KINDS}
@@ -144,7 +147,7 @@ async def test_a_pool_whose_job_the_store_lacks_is_no_reason_to_believe_that_it_
     assert (await cluster.reader.read(KEY)).job == JOB
 
 
-async def test_the_store_must_get_as_far_as_what_was_read_live(cluster: Cluster) -> None:
+async def test_the_store_has_what_was_read_live_and_must_lose_the_rest(cluster: Cluster) -> None:
     cluster.watched(RL_JOBS, JOB)
     cluster.watched(PODS, pod("gone"))
     cluster.live |= {"RLJob": [JOB], "Pod": [pod("new", version="6")]}
@@ -152,11 +155,7 @@ async def test_the_store_must_get_as_far_as_what_was_read_live(cluster: Cluster)
     assert [each.name for each in (await cluster.reader.read(KEY)).pods] == ["new"]
     with pytest.raises(BehindError):
         await cluster.reader.read(KEY)
-    cluster.reached = 6
-    with pytest.raises(BehindError):
-        await cluster.reader.read(KEY)
     cluster.store.change(keep(PODS, pod("gone")), None)
-    cluster.watched(PODS, pod("new", version="6"))
     assert [each.name for each in (await cluster.reader.read(KEY)).pods] == ["new"]
 
 

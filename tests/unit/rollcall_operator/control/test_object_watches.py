@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_store import KINDS, JobStore
 from rollcall_operator.control.object_watches import ObjectWatches, outline
+from rollcall_operator.kube.resources import PODS
 from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
 
 if TYPE_CHECKING:
@@ -93,6 +94,37 @@ async def test_how_far_the_store_has_come_is_known_for_each_kind(tmp_path: Path)
         assert watches.reached("pods", "any") == 7
         watching.server.send("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
         await until(lambda: watches.reached("rljobs", "any") == 12)
+
+
+async def test_what_was_written_is_in_the_store_and_reconciles_no_job(tmp_path: Path) -> None:
+    watching, job = Watching(), ("ns", "one")
+
+    def phase_of_the_pod() -> str:
+        return watching.store.objects(job).pods[0].phase
+
+    def changed(version: int, phase: str) -> "Object":
+        return pod("a", version, **{labels.JOB: "one"}) | {"status": {"phase": phase}}
+
+    async with watching.run(tmp_path, namespaces=()) as watches:
+
+        def all_reach(version: int) -> bool:
+            return all(watches.reached(kind.plural, "ns") == version for kind in KINDS)
+
+        await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
+        watching.enqueued.clear()
+        watches.writes.wrote(PODS, changed(9, "Running"))
+        assert phase_of_the_pod() == "Running"
+        watching.server.send("MODIFIED", changed(9, "Running"))
+        await until(lambda: all_reach(9))
+        assert phase_of_the_pod() == "Running"
+        # This server reports the object as one of each kind; an RLJob and a pool name other jobs.
+        assert watching.enqueued.count(job) == len(KINDS) - 3
+        watching.enqueued.clear()
+        watches.writes.wrote(PODS, changed(11, "Failed"))
+        watching.server.send("MODIFIED", changed(10, "Failed"))  # somebody else's write
+        await until(lambda: all_reach(10))
+        assert phase_of_the_pod() == "Failed"
+        assert watching.enqueued.count(job) == 1, "for what somebody else has written"
 
 
 async def test_watches_that_fail_are_known_to_be_lost_until_they_are_open_again(

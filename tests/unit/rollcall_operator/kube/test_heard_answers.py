@@ -1,0 +1,136 @@
+"""A watch keeps what the API server has answered: nothing older takes its place, nobody's change is
+lost.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from rollcall_operator.kube.client import Object
+from rollcall_operator.kube.resources import PODS
+from rollcall_operator.kube.watch import Watch
+from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
+
+Difference = tuple[str | None, str | None]
+
+
+def name_and_version(found: Object) -> str:
+    return f"{found['metadata']['name']}@{found['metadata']['resourceVersion']}"
+
+
+class Watched:
+    """A watch of pods `a` and `b`, listed at version 7, and what it has reported since."""
+
+    def __init__(self) -> None:
+        self.server = ApiServer(version=7, pods=[pod("a", 1), pod("b", 2)])
+        self.differences: list[Difference] = []
+        self.watch: Watch[str]
+
+    @asynccontextmanager
+    async def run(self, folder: Path) -> AsyncIterator["Watched"]:
+        async with client_of(folder, self.server.answer) as client:
+            self.watch = Watch(
+                client,
+                PODS,
+                reduce=name_and_version,
+                changed=lambda before, now: self.differences.append((before, now)),
+                delay=lambda _: 0.01,
+            )
+            running = asyncio.create_task(self.watch.run())
+            try:
+                await until(lambda: self.server.watched_from == ["7"])
+                self.differences.clear()
+                yield self
+                assert not running.done(), running.exception()
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+    async def reaches(self, version: int) -> list[Difference]:
+        """What was reported until the watch got there."""
+        await until(lambda: self.watch.reached == version)
+        reported = self.differences[:]
+        self.differences.clear()
+        return reported
+
+    async def lists_again(self, version: int, *pods: Object) -> list[Difference]:
+        """The API server has forgotten where the watch was."""
+        self.server.version, self.server.pods = version, list(pods)
+        self.server.send("ERROR", {"metadata": {}, "code": 410, "reason": "Expired"})
+        return await self.reaches(version)
+
+
+async def test_the_event_of_what_was_heard_is_no_difference(tmp_path: Path) -> None:
+    async with Watched().run(tmp_path) as watched:
+        assert watched.watch.hear(pod("a", 9)) == ("a@1", "a@9")
+        assert watched.watch.hear(pod("c", 10)) == (None, "c@10")
+        assert watched.differences == []
+        watched.server.send("MODIFIED", pod("a", 9))
+        watched.server.send("ADDED", pod("c", 10))
+        assert await watched.reaches(10) == []
+        watched.server.send("MODIFIED", pod("a", 11))
+        watched.server.send("DELETED", pod("c", 12))
+        assert await watched.reaches(12) == [("a@9", "a@11"), ("c@10", None)]
+
+
+async def test_what_others_have_changed_before_it_is_reported_with_their_event(
+    tmp_path: Path,
+) -> None:
+    async with Watched().run(tmp_path) as watched:
+        watched.watch.hear(pod("a", 9))
+        watched.watch.hear(pod("a", 11))
+        watched.server.send("MODIFIED", pod("a", 9))
+        assert await watched.reaches(9) == []
+        watched.server.send("MODIFIED", pod("a", 10))
+        assert await watched.reaches(10) == [("a@1", "a@11")]
+        watched.server.send("MODIFIED", pod("a", 11))
+        assert await watched.reaches(11) == []
+
+
+async def test_an_answer_that_the_watch_has_overtaken_is_not_taken(tmp_path: Path) -> None:
+    async with Watched().run(tmp_path) as watched:
+        watched.server.send("DELETED", pod("a", 12))
+        assert await watched.reaches(12) == [("a@1", None)]
+        assert watched.watch.hear(pod("a", 9)) is None
+        assert watched.watch.hear(pod("b", 14)) == ("b@2", "b@14")
+        assert watched.watch.hear(pod("b", 13)) is None
+        watched.server.send("MODIFIED", pod("b", 15))
+        assert await watched.reaches(15) == [("b@14", "b@15")]
+
+
+async def test_the_deletion_of_a_former_object_leaves_the_one_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    async with Watched().run(tmp_path) as watched:
+        watched.watch.hear(pod("a", 9))
+        watched.server.send("DELETED", pod("a", 8))
+        assert await watched.reaches(8) == [("a@1", "a@9")]
+        watched.server.send("ADDED", pod("a", 9))
+        watched.server.send("DELETED", pod("a", 10))
+        assert await watched.reaches(10) == [("a@9", None)]
+
+
+async def test_a_list_takes_nothing_back_that_is_newer_than_it(tmp_path: Path) -> None:
+    async with Watched().run(tmp_path) as watched:
+        watched.watch.hear(pod("a", 21))
+        watched.watch.hear(pod("c", 22))
+        # Others may have changed what was heard: their events are lost, so it is reported.
+        assert set(await watched.lists_again(20, pod("a", 1), pod("b", 2))) == {
+            ("a@1", "a@21"),
+            (None, "c@22"),
+            ("b@2", "b@2"),
+        }
+        watched.server.send("DELETED", pod("c", 23))
+        assert await watched.reaches(23) == [("c@22", None)]
+
+
+async def test_a_list_that_is_newer_takes_the_place_of_what_was_heard(tmp_path: Path) -> None:
+    async with Watched().run(tmp_path) as watched:
+        watched.watch.hear(pod("a", 9))
+        watched.watch.hear(pod("b", 10))
+        watched.watch.hear(pod("c", 11))
+        reported = await watched.lists_again(20, pod("a", 9), pod("b", 12))
+        assert reported[-2:] == [("b@10", "b@12"), ("c@11", None)]
+        watched.server.send("MODIFIED", pod("a", 21))
+        assert await watched.reaches(21) == [("a@9", "a@21")]
