@@ -35,7 +35,7 @@ _JOB_OF_POOL = "spec.jobRef.name"  # a selectable field of RolloutPool
 
 
 class BehindError(Exception):
-    """The store has not seen the operator's last writes: try again in `wait` seconds at most."""
+    """The store still has what the operator has deleted: try again in `wait` seconds at most."""
 
     def __init__(self, wait: float) -> None:
         super().__init__(f"the watches are behind; reading live in {wait:.1f} s")

@@ -42,7 +42,7 @@ class ObjectWatches:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._enqueue = store, enqueue
-        self.writes = OwnWrites(hear=self.hear, lives=store.lives, clock=clock)
+        self.writes = OwnWrites(keep_answer=self.keep_answer, lives=store.lives, clock=clock)
         """The operator's own writes, of which these watches report the rest."""
         self._seen, self._node_seen = seen, node_seen
         self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
@@ -72,11 +72,11 @@ class ObjectWatches:
     def _watch(self, plural: str, namespace: str) -> Watch[Kept]:
         return self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
 
-    def hear(self, resource: Resource, found: Object) -> None:
+    def keep_answer(self, resource: Resource, found: Object) -> None:
         """The API server has answered a request with this object: no job is reconciled for it."""
-        heard = self._watch(resource.plural, found["metadata"]["namespace"]).hear(found)
-        if heard is not None:
-            self._store.change(*heard)
+        watch = self._watch(resource.plural, found["metadata"]["namespace"])
+        if (difference := watch.keep_answer(found)) is not None:
+            self._store.change(*difference)
 
     def reported(self, job: Key, plural: str, version: str) -> None:
         """Another watch has reported an object of this resourceVersion. The job is reconciled once

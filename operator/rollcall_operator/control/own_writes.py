@@ -29,8 +29,8 @@ class _Unseen:
 
 
 class OwnWrites:
-    """`hear(resource, object)` puts an object into the store unless that has it, or a newer one;
-    `lives(job, kind, name, uid)` is whether the store has one that is not being deleted.
+    """`keep_answer(resource, object)` puts an object into the store unless that has it, or a newer
+    one; `lives(job, kind, name, uid)` is whether the store has one that is not being deleted.
 
     Kinds go by their plurals.
     """
@@ -38,11 +38,11 @@ class OwnWrites:
     def __init__(
         self,
         *,
-        hear: Callable[[Resource, Object], None],
+        keep_answer: Callable[[Resource, Object], None],
         lives: Callable[[Key, str, str, str], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.wrote = hear
+        self.wrote = keep_answer
         """Takes what the API server holds, as its answer to a write or read says."""
         self._lives, self._clock = lives, clock
         self._unseen: dict[Key, _Unseen] = {}

@@ -27,9 +27,9 @@ _SHORT_SECONDS = 1.0  # a WATCH without an event that ends sooner counts as fail
 
 
 @dataclass(slots=True)
-class _Heard(Generic[T]):
-    """What was kept of an object before it was heard of, and the resourceVersions that were heard,
-    in their order, until the watch has reported the newest.
+class _Answers(Generic[T]):
+    """Of one object, until the watch has reported the newest: what was kept before the first answer
+    to a request, and the resourceVersions of all, in their order.
     """
 
     before: T | None
@@ -62,7 +62,7 @@ class Watch(Generic[T]):
         self._query = {"labelSelector": labels} if labels else {}
         self._reduce, self._changed, self._delay = reduce, changed, delay
         self._kept: dict[tuple[str, str], T] = {}
-        self._heard: dict[tuple[str, str], _Heard[T]] = {}
+        self._answers: dict[tuple[str, str], _Answers[T]] = {}
         self._must_list = True  # before the next WATCH
         self._failures = 0
         self.reached = 0
@@ -75,19 +75,19 @@ class Watch(Generic[T]):
         self.listed = asyncio.Event()
         """Set once the first LIST is there."""
 
-    def hear(self, found: Object) -> tuple[T | None, T] | None:
-        """Keep an object as the API server has answered a request: this watch may report it later.
+    def keep_answer(self, found: Object) -> tuple[T | None, T] | None:
+        """Keep an object as the API server has answered a request: its event may come later.
 
-        What was kept before, and what is now; None if the watch has come as far already. An event
-        of a resourceVersion that was heard calls nobody. An older one is somebody else's write,
-        which is in what was heard: that difference is reported then.
+        Returns what was kept before, and what is now; None if the watch has come as far already.
+        The event of an answer is no difference. An older event that was no answer is somebody
+        else's write, which the answer has in it: then that difference is reported.
         """
         key, version = _key(found), _version(found)
-        heard = self._heard.get(key)
-        if version <= max(self.reached, heard.newest if heard is not None else 0):
+        answers = self._answers.get(key)
+        if version <= max(self.reached, answers.newest if answers is not None else 0):
             return None
         before, now = self._kept.get(key), self._reduce(found)
-        self._heard.setdefault(key, _Heard(before)).versions.append(version)
+        self._answers.setdefault(key, _Answers(before)).versions.append(version)
         self._kept[key] = now
         return before, now
 
@@ -112,9 +112,9 @@ class Watch(Generic[T]):
             await asyncio.sleep(pause)
 
     async def _list(self) -> None:
-        for key, heard in self._heard.items():  # a LIST does not say what others have changed
-            self._changed(heard.before, self._kept[key])
-        missing = set(self._kept)
+        for key, answers in self._answers.items():  # a LIST does not say what others have changed
+            self._changed(answers.before, self._kept[key])
+        there = set()
         version = 0
         pages = self._client.pages(
             self._resource, namespace=self._namespace, query=dict(self._query)
@@ -122,11 +122,11 @@ class Watch(Generic[T]):
         async for page in pages:
             version = _version(page)
             for found in page["items"]:
-                missing.discard(_key(found))
-                if not self._was_heard(found):
+                there.add(_key(found))
+                if not self._was_answered(found):
                     self._take(found)
-        self._heard = {key: each for key, each in self._heard.items() if each.newest > version}
-        for key in missing - self._heard.keys():
+        self._answers = {key: each for key, each in self._answers.items() if each.newest > version}
+        for key in self._kept.keys() - there - self._answers.keys():
             self._drop(key)
         self.reached = version
         self._must_list = False
@@ -157,27 +157,27 @@ class Watch(Generic[T]):
     def _event(self, kind: Any, found: Object) -> None:
         version = _version(found)
         if kind == "DELETED":
-            if not self._was_heard(found):
+            if not self._was_answered(found):
                 self._drop(_key(found))
         elif kind in {"ADDED", "MODIFIED"}:
-            if not self._was_heard(found):
+            if not self._was_answered(found):
                 self._take(found)
         elif kind != "BOOKMARK":
             log.warning("Watching %s: event %r is not known", self._resource.plural, kind)
         self.reached = version
 
-    def _was_heard(self, found: Object) -> bool:
+    def _was_answered(self, found: Object) -> bool:
         """Whether what is kept is as new as this, or newer; reports what others have changed."""
         key, version = _key(found), _version(found)
-        heard = self._heard.get(key)
-        if heard is None:
+        answers = self._answers.get(key)
+        if answers is None:
             return False
-        if version >= heard.newest:
-            del self._heard[key]
-        if version > heard.newest:
+        if version >= answers.newest:
+            del self._answers[key]
+        if version > answers.newest:
             return False
-        if version not in heard.versions:
-            self._changed(heard.before, self._kept[key])
+        if version not in answers.versions:
+            self._changed(answers.before, self._kept[key])
         return True
 
     def _take(self, found: Object) -> None:

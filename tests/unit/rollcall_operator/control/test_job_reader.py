@@ -45,7 +45,7 @@ class Cluster:
         self.lost = 0.0
         self.now = NOW
         self.writes = OwnWrites(
-            hear=self._hear,
+            keep_answer=self._keep_answer,
             lives=self.store.lives,
             clock=lambda: self.now,
         )
@@ -57,7 +57,7 @@ class Cluster:
             clock=lambda: self.now,
         )
 
-    def _hear(self, resource: Resource, found: Any) -> None:
+    def _keep_answer(self, resource: Resource, found: Any) -> None:
         self.store.change(None, keep(resource, found))
 
     def watched(self, resource: Resource, *objects: Any) -> None:

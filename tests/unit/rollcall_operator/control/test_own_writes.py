@@ -14,10 +14,10 @@ class Store:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.heard: list[tuple[Resource, Any]] = []
+        self.answers: list[tuple[Resource, Any]] = []
         self.living = {POD}
         self.writes = OwnWrites(
-            hear=lambda *answer: self.heard.append(answer),
+            keep_answer=lambda *answer: self.answers.append(answer),
             lives=lambda key, *identity: key == KEY and identity in self.living,
             clock=lambda: self.now,
         )
@@ -30,7 +30,7 @@ def test_without_writes_nothing_is_waited_for() -> None:
 def test_what_was_written_is_in_the_store_at_once() -> None:
     store = Store()
     store.writes.wrote(PODS, {"metadata": {"resourceVersion": "9"}})
-    assert store.heard == [(PODS, {"metadata": {"resourceVersion": "9"}})]
+    assert store.answers == [(PODS, {"metadata": {"resourceVersion": "9"}})]
     assert store.writes.wait(KEY) is None
 
 

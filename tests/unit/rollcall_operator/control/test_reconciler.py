@@ -135,7 +135,7 @@ async def test_after_a_lost_race_for_the_epoch_nothing_is_handed_out_nor_remembe
     assert state.memory == ReconcileMemory()
 
 
-async def test_nothing_is_planned_while_the_store_is_behind_the_last_writes() -> None:
+async def test_nothing_is_planned_while_the_store_is_behind_the_last_deletions() -> None:
     calls = Calls(about_to_open_an_epoch())
     calls.behind = True
     reconciler, _ = reconciler_of(calls)
