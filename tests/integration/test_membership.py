@@ -45,13 +45,20 @@ def rosters(node: Kubelet) -> list[Roster]:
 
 
 def assert_epochs_are_sound(node: Kubelet) -> None:
-    """One roster for an epoch; none goes back; none repeats the one before it."""
+    """One roster for an epoch; none goes back; none repeats the one before it; who has left stays
+    away. An epoch whose operator was killed before it had handed it out is not among them.
+    """
     seen = rosters(node)
     assert len({roster.epoch for roster in seen}) == len(seen)
     assert [roster.epoch for roster in seen] == sorted(roster.epoch for roster in seen)
     for before, after in itertools.pairwise(seen):
-        same_members = before.members == after.members
-        assert not same_members or before.coordinator_uid != after.coordinator_uid, after
+        same = (before.members, before.coordinator_uid) == (after.members, after.coordinator_uid)
+        assert not same or after.epoch > before.epoch + 1, after
+    left: set[str] = set()
+    for before, after in itertools.pairwise(seen):
+        members = {member.pod_uid for member in after.members}
+        left |= {member.pod_uid for member in before.members} - members
+        assert not left & members, after
 
 
 async def settled(user: ClusterUser, node: Kubelet, count: int, *, seconds: float = 60) -> None:
