@@ -51,11 +51,10 @@ def assert_epochs_are_sound(node: Kubelet) -> None:
     seen = rosters(node)
     assert len({roster.epoch for roster in seen}) == len(seen)
     assert [roster.epoch for roster in seen] == sorted(roster.epoch for roster in seen)
+    left: set[str] = set()
     for before, after in itertools.pairwise(seen):
         same = (before.members, before.coordinator_uid) == (after.members, after.coordinator_uid)
         assert not same or after.epoch > before.epoch + 1, after
-    left: set[str] = set()
-    for before, after in itertools.pairwise(seen):
         members = {member.pod_uid for member in after.members}
         left |= {member.pod_uid for member in before.members} - members
         assert not left & members, after

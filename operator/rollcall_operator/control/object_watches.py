@@ -43,7 +43,7 @@ class ObjectWatches:
     ) -> None:
         self._store, self._enqueue = store, enqueue
         self.writes = OwnWrites(keep_answer=self.keep_answer, lives=store.lives, clock=clock)
-        """The operator's own writes, of which these watches report the rest."""
+        """The operator's own writes: the store has them before these watches report them."""
         self._seen, self._node_seen = seen, node_seen
         self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
             (resource.plural, namespace): self._of_jobs(client, resource, namespace)

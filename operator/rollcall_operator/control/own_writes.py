@@ -22,7 +22,7 @@ class _Unseen:
     request did is not known. `awaited`: the job is planned once the store lacks what was deleted.
     """
 
-    since: float
+    since: float = 0.0
     deleted: set[tuple[str, str, str]] = field(default_factory=set)
     live: bool = False
     awaited: bool = False
@@ -86,4 +86,4 @@ class OwnWrites:
         self._unseen.pop(key, None)
 
     def _of(self, key: Key) -> _Unseen:
-        return self._unseen.setdefault(key, _Unseen(since=self._clock()))
+        return self._unseen.setdefault(key, _Unseen())

@@ -168,10 +168,11 @@ class Watch(Generic[T]):
 
     def _was_answered(self, found: Object) -> bool:
         """Whether what is kept is as new as this, or newer; reports what others have changed."""
-        key, version = _key(found), _version(found)
+        key = _key(found)
         answers = self._answers.get(key)
         if answers is None:
             return False
+        version = _version(found)
         if version >= answers.newest:
             del self._answers[key]
         if version > answers.newest:

@@ -45,7 +45,7 @@ class Cluster:
         self.lost = 0.0
         self.now = NOW
         self.writes = OwnWrites(
-            keep_answer=self._keep_answer,
+            keep_answer=self.watched,
             lives=self.store.lives,
             clock=lambda: self.now,
         )
@@ -56,9 +56,6 @@ class Cluster:
             lost_for=lambda: self.lost,
             clock=lambda: self.now,
         )
-
-    def _keep_answer(self, resource: Resource, found: Any) -> None:
-        self.store.change(None, keep(resource, found))
 
     def watched(self, resource: Resource, *objects: Any) -> None:
         for each in objects:

@@ -17,6 +17,9 @@ from tests.unit.kubeconfig import write_kubeconfig
 
 Pod = dict[str, Any]
 
+Difference = tuple[str | None, str | None]
+"""Of a watch that keeps `name_and_version`: before and now."""
+
 
 def pod(name: str, version: int, **labels: str) -> Pod:
     return {
@@ -28,6 +31,10 @@ def pod(name: str, version: int, **labels: str) -> Pod:
             "labels": labels,
         }
     }
+
+
+def name_and_version(found: Pod) -> str:
+    return f"{found['metadata']['name']}@{found['metadata']['resourceVersion']}"
 
 
 @dataclass

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_operator.kube.client import KubeClient, Object
+from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.resources import PODS
 from rollcall_operator.kube.watch import Watch
-from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
-
-Difference = tuple[str | None, str | None]
-
-
-def name_and_version(found: Object) -> str:
-    return f"{found['metadata']['name']}@{found['metadata']['resourceVersion']}"
+from tests.unit.rollcall_operator.kube.api_server import (
+    ApiServer,
+    Difference,
+    client_of,
+    name_and_version,
+    pod,
+    until,
+)
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
-"""A watch keeps what the API server has answered: nothing older takes its place, nobody's change is
-lost.
+"""A watch keeps what the API server has answered: no older event takes its place, and what others
+have changed is reported.
 """
 
 import asyncio
@@ -10,13 +10,14 @@ from pathlib import Path
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import PODS
 from rollcall_operator.kube.watch import Watch
-from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
-
-Difference = tuple[str | None, str | None]
-
-
-def name_and_version(found: Object) -> str:
-    return f"{found['metadata']['name']}@{found['metadata']['resourceVersion']}"
+from tests.unit.rollcall_operator.kube.api_server import (
+    ApiServer,
+    Difference,
+    client_of,
+    name_and_version,
+    pod,
+    until,
+)
 
 
 class Watched:
