@@ -27,8 +27,10 @@ from rollcall_operator.kube.resources import (
 
 log = logging.getLogger(__name__)
 
-Reported = Callable[[Key, str, str], None]
-"""Takes namespace and name of the job, the plural of the object's kind, its resourceVersion."""
+Reported = Callable[[Key, str, str, str], None]
+"""Takes namespace and name of the job; the plural of the object's kind, its name, its
+resourceVersion.
+"""
 
 WATCHED = (RL_JOBS, ROLLOUT_POOLS)
 
@@ -57,7 +59,8 @@ def _handler(resource: Resource, *, reported: Reported) -> Callable[..., Awaitab
     async def handle(*, body: kopf.Body, **_: Any) -> None:
         key = job_of(resource, body)
         if key is not None:
-            reported(key, resource.plural, body["metadata"]["resourceVersion"])
+            metadata = body["metadata"]
+            reported(key, resource.plural, metadata["name"], metadata["resourceVersion"])
 
     return handle
 

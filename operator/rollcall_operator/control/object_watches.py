@@ -42,7 +42,12 @@ class ObjectWatches:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store, self._enqueue = store, enqueue
-        self.writes = OwnWrites(keep_answer=self.keep_answer, lives=store.lives, clock=clock)
+        self.writes = OwnWrites(
+            keep_answer=self.keep_answer,
+            lives=store.lives,
+            changed_by_others=lambda job: enqueue(job, 0.0),
+            clock=clock,
+        )
         """The operator's own writes: the store has them before these watches report them."""
         self._seen, self._node_seen = seen, node_seen
         self._of_kinds: dict[tuple[str, str | None], Watch[Kept]] = {
@@ -78,11 +83,12 @@ class ObjectWatches:
         if (difference := watch.keep_answer(found)) is not None:
             self._store.change(*difference)
 
-    def reported(self, job: Key, plural: str, version: str) -> None:
-        """Another watch has reported an object of this resourceVersion. The job is reconciled once
-        these watches report it, and after SECOND_LOOK at the latest.
+    def reported(self, job: Key, plural: str, name: str, version: str) -> None:
+        """Another watch has reported an object of this resourceVersion. Unless the operator has
+        written it itself, the job is reconciled once these watches report it, and after SECOND_LOOK
+        at the latest.
         """
-        if self.reached(plural, job[0]) < int(version):
+        if self._watch(plural, job[0]).is_behind(job[0], name, int(version)):
             self._enqueue(job, SECOND_LOOK)
 
     def lost_for(self) -> float:
@@ -121,10 +127,12 @@ class ObjectWatches:
 
 
 def is_news(job: Key, before: Kept | None, now: Kept | None, writes: OwnWrites) -> bool:
-    """Whether a job is to be planned for this change: if planning can tell the difference, or if
-    the job's planning waits for the store.
+    """Whether a job is to be planned for this change now: if planning can tell the difference and
+    the operator has not made it, or if the job's planning waits for the store.
     """
-    return now is None or writes.is_waited_for(job) or now.differs_from(before)
+    if now is None or writes.is_waited_for(job):
+        return True
+    return now.differs_from(before) and not writes.may_be_own(job, now.plural, now.version)
 
 
 def outline(node: Object) -> Object:

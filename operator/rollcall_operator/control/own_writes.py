@@ -5,7 +5,8 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#resource-versions
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from rollcall_operator.control.job_state import Key
@@ -28,9 +29,20 @@ class _Unseen:
     awaited: bool = False
 
 
+@dataclass(slots=True)
+class _Underway:
+    """While one job is written: kind and resourceVersion of what watches have reported of it, and
+    of what the API server has answered to any request.
+    """
+
+    reported: set[tuple[str, str]] = field(default_factory=set)
+    answered: set[tuple[str, str]] = field(default_factory=set)
+
+
 class OwnWrites:
     """`keep_answer(resource, object)` puts an object into the store unless that has it, or a newer
-    one; `lives(job, kind, name, uid)` is whether the store has one that is not being deleted.
+    one; `lives(job, kind, name, uid)` is whether the store has one that is not being deleted;
+    `changed_by_others(job)` is called for what turns out to be somebody else's write.
 
     Kinds go by their plurals.
     """
@@ -40,12 +52,42 @@ class OwnWrites:
         *,
         keep_answer: Callable[[Resource, Object], None],
         lives: Callable[[Key, str, str, str], bool],
+        changed_by_others: Callable[[Key], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.wrote = keep_answer
-        """Takes what the API server holds, as its answer to a write or read says."""
-        self._lives, self._clock = lives, clock
+        self._keep_answer, self._lives, self._clock = keep_answer, lives, clock
+        self._changed_by_others = changed_by_others
         self._unseen: dict[Key, _Unseen] = {}
+        self._underway: dict[Key, _Underway] = {}
+
+    @contextmanager
+    def writing(self, key: Key) -> Iterator[None]:
+        """While the job is written. A watch may report a write before it is answered."""
+        underway = self._underway[key] = _Underway()
+        try:
+            yield
+        finally:
+            del self._underway[key]
+            if underway.reported - underway.answered:
+                self._changed_by_others(key)
+
+    def may_be_own(self, key: Key, plural: str, version: str) -> bool:
+        """Whether a change that a watch reports now may be a write that is not answered yet. Once
+        the job is written that is known, and `changed_by_others` is called if it was none.
+
+        What was answered before holds a change of somebody else, or it would not be reported.
+        """
+        underway = self._underway.get(key)
+        if underway is None or (plural, version) in underway.answered:
+            return False
+        underway.reported.add((plural, version))
+        return True
+
+    def wrote(self, resource: Resource, found: Object) -> None:
+        """The API server holds this object, as its answer to a write or read says."""
+        for underway in self._underway.values():
+            underway.answered.add((resource.plural, found["metadata"]["resourceVersion"]))
+        self._keep_answer(resource, found)
 
     def is_waited_for(self, key: Key) -> bool:
         """Whether the job is to be planned as soon as the store has seen more."""

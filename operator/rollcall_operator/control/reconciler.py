@@ -48,7 +48,7 @@ RESYNC_SECONDS = 600.0
 """Between reconciles of a job of which nothing is reported: each of its times asks for its own."""
 
 SPREAD_SECONDS = 10.0
-NUMBERS_PER_SECOND = 10.0
+NUMBERS_PER_SECOND = 5.0
 """Jobs whose steps are written into their statuses in a second, at most."""
 
 # NotFoundError: an object or its namespace was deleted since it was read.
@@ -123,7 +123,7 @@ class Reconciler:
         await self._applier.retry_refused(key)
         observed = await self._observe(key, state)
         plan = make_plan(observed)
-        with log_fields(epoch=_epoch(plan)):
+        with log_fields(epoch=_epoch(plan)), self._writes.writing(key):
             versions = await self._write(key, state, observed, plan)
         if observed.gone:
             await self._forget(key, state)

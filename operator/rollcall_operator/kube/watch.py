@@ -83,13 +83,17 @@ class Watch(Generic[T]):
         else's write, which the answer has in it: then that difference is reported.
         """
         key, version = _key(found), _version(found)
-        answers = self._answers.get(key)
-        if version <= max(self.reached, answers.newest if answers is not None else 0):
+        if not self.is_behind(*key, version):
             return None
         before, now = self._kept.get(key), self._reduce(found)
         self._answers.setdefault(key, _Answers(before)).versions.append(version)
         self._kept[key] = now
         return before, now
+
+    def is_behind(self, namespace: str, name: str, version: int) -> bool:
+        """Whether it has neither reported nor kept an object in this resourceVersion, or later."""
+        answers = self._answers.get((namespace, name))
+        return version > max(self.reached, answers.newest if answers is not None else 0)
 
     async def run(self) -> None:
         """Follow until cancelled."""

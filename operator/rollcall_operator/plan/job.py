@@ -129,7 +129,11 @@ def _plan_for_job(view: JobView) -> JobPlan:
     status = job_status(view, decision, job_conditions(view, errors, epoch))
     pools = {
         pool.name: pool_status(
-            view, pool, epoch=epoch, refusal=_pool_refusal(observed, pool.name, children)
+            view,
+            pool,
+            epoch=epoch,
+            refusal=_pool_refusal(observed, pool.name, children),
+            with_job=status.status is not None,
         )
         for pool in view.pools
         if pool.exists

@@ -44,17 +44,25 @@ def test_nothing_of_kopf_writes() -> None:
     assert not patch
 
 
-async def test_every_watched_kind_has_one_handler_that_names_job_and_version() -> None:
+async def test_every_watched_kind_has_one_handler_that_names_job_object_and_version() -> None:
     registry = kopf.OperatorRegistry()
     reported: list[object] = []
     register(registry, reported=lambda *event: reported.append(event))
     handlers = registry._watching.get_all_handlers()
     assert len(handlers) == len(WATCHED)
-    body = {"metadata": {"namespace": "n", "name": "j", "resourceVersion": "5"}}
+    body = {
+        "metadata": {"namespace": "n", "name": "x", "resourceVersion": "5"},
+        "spec": {"jobRef": {"name": "j"}},
+    }
     for handler in handlers:
         run: Any = handler.fn
         await run(body=body, event={}, type=None)
-    assert reported == [(("n", "j"), "rljobs", "5")]  # the pool names no job
+        await run(body={**body, "spec": {}}, event={}, type=None)  # a pool that names no job
+    assert reported == [
+        (("n", "x"), "rljobs", "x", "5"),
+        (("n", "x"), "rljobs", "x", "5"),
+        (("n", "j"), "rolloutpools", "x", "5"),
+    ]
     assert not registry._changing.get_all_handlers()
     assert not registry._spawning.get_all_handlers()
     assert not registry._indexing.get_all_handlers()

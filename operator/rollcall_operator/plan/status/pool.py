@@ -25,14 +25,19 @@ from rollcall_operator.plan.status.write_throttle import (
 from rollcall_operator.plan.timestamps import to_micro_time
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState
 
+_WITH_JOB, _ALONE = 0.5, 1.5
+"""Of the time between writes of numbers. A pool's go with its job's, whatever their phase was: each
+write alone has the whole job planned."""
+
 
 def pool_status(
-    view: JobView, pool: PoolView, *, epoch: int, refusal: str
+    view: JobView, pool: PoolView, *, epoch: int, refusal: str, with_job: bool
 ) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
     `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why
-    the API server refuses the pool's Deployment, empty if it does not.
+    the API server refuses the pool's Deployment, empty if it does not. `with_job`: the job's status
+    is written now.
     """
     old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
     states = [
@@ -57,9 +62,8 @@ def pool_status(
         last_update=to_micro_time(view.now),
         conditions=_conditions(pool.raw, old, states, view.now),
     )
-    return throttled(
-        old, new, interval=_interval(pool.raw, old, new, view.observed.numbers_every), now=view.now
-    )
+    numbers = view.observed.numbers_every * (_WITH_JOB if with_job else _ALONE)
+    return throttled(old, new, interval=_interval(pool.raw, old, new, numbers), now=view.now)
 
 
 def orphan_status(pool: Manifest, *, job: str, now: float) -> StatusWrite[RolloutPoolStatus]:

@@ -4,10 +4,11 @@
 |---|---|
 | phase, epoch, validity, end of the job | 0 s |
 | a problem, a session, a condition that flips | 1 s |
-| numbers only, such as the step | 10 s; with more than 100 jobs that train, 0.1 s for each |
+| numbers only, such as the step | 10 s; with more than 50 jobs that train, 0.2 s for each |
 | numbers only, while the job starts | 30 s |
 
-A status that differs in nothing but its time stamp is not written.
+A status that differs in nothing but its time stamp is not written. A pool's numbers go with those
+of its job, or half that time later where its job's do not change.
 """
 
 from dataclasses import dataclass

@@ -47,6 +47,7 @@ class Cluster:
         self.writes = OwnWrites(
             keep_answer=self.watched,
             lives=self.store.lives,
+            changed_by_others=lambda _: None,
             clock=lambda: self.now,
         )
         self.reader = JobReader(

@@ -127,6 +127,58 @@ async def test_what_was_written_is_in_the_store_and_reconciles_no_job(tmp_path: 
         assert watching.enqueued.count(job) == 1, "for what somebody else has written"
 
 
+async def test_what_is_reported_before_its_answer_reconciles_no_job(tmp_path: Path) -> None:
+    watching, job = Watching(), ("ns", "one")
+
+    def changed(version: int, phase: str) -> "Object":
+        return pod("a", version, **{labels.JOB: "one"}) | {"status": {"phase": phase}}
+
+    async with watching.run(tmp_path, namespaces=()) as watches:
+
+        def all_reach(version: int) -> bool:
+            return all(watches.reached(kind.plural, "ns") == version for kind in KINDS)
+
+        await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
+        watching.enqueued.clear()
+        with watches.writes.writing(job):
+            watching.server.send("MODIFIED", changed(9, "Running"))
+            await until(lambda: all_reach(9))
+            # This server reports the object as one of each kind, and each kind was written.
+            for kind in KINDS:
+                watches.writes.wrote(kind, changed(9, "Running"))
+        assert job not in watching.enqueued
+        with watches.writes.writing(job):
+            watching.server.send("MODIFIED", changed(10, "Failed"))  # somebody else's write
+            await until(lambda: all_reach(10))
+            assert job not in watching.enqueued
+        assert watching.enqueued.count(job) == 1
+        watching.enqueued.clear()
+        with watches.writes.writing(job):
+            watches.writes.wrote(PODS, changed(12, "Unknown"))
+            watching.server.send("MODIFIED", changed(11, "Unknown"))  # is in the answer
+            await until(lambda: watches.reached("pods", "ns") == 11)
+            assert watching.enqueued.count(job) == 1
+
+
+async def test_what_kopf_alone_has_reported_reconciles_its_job_after_a_second_look(
+    tmp_path: Path,
+) -> None:
+    watching, job = Watching(), ("ns", "one")
+    async with watching.run(tmp_path, namespaces=()) as watches:
+        await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
+        watching.enqueued.clear()
+        watches.reported(job, PODS.plural, "a", "7")
+        assert watching.enqueued == [], "the store has come as far"
+        watches.reported(job, PODS.plural, "a", "9")
+        assert watching.enqueued == [job]
+        watches.writes.wrote(PODS, pod("a", 9, **{labels.JOB: "one"}))
+        watches.reported(job, PODS.plural, "a", "9")
+        assert watching.enqueued == [job], "the operator's own write"
+        watches.reported(job, PODS.plural, "b", "9")
+        watches.reported(job, PODS.plural, "a", "10")
+        assert watching.enqueued == [job] * 3, "of another object, and of somebody else"
+
+
 async def test_watches_that_fail_are_known_to_be_lost_until_they_are_open_again(
     tmp_path: Path,
 ) -> None:

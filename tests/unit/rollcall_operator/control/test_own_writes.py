@@ -1,9 +1,14 @@
 """A job is planned from its store only with what the operator has written and deleted."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pytest
 
 from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
 from rollcall_operator.kube.resources import PODS, Resource
+
+if TYPE_CHECKING:
+    from rollcall_operator.control.job_state import Key
 
 KEY, OTHER = ("ns", "a"), ("ns", "b")
 POD = ("pods", "p", "uid-1")
@@ -16,9 +21,11 @@ class Store:
         self.now = 100.0
         self.answers: list[tuple[Resource, Any]] = []
         self.living = {POD}
+        self.changed_by_others: list[Key] = []
         self.writes = OwnWrites(
             keep_answer=lambda *answer: self.answers.append(answer),
             lives=lambda key, *identity: key == KEY and identity in self.living,
+            changed_by_others=self.changed_by_others.append,
             clock=lambda: self.now,
         )
 
@@ -84,3 +91,51 @@ def test_a_job_that_was_not_planned_for_its_deletions_is_planned_once_they_are_s
     store.writes.wait(KEY)
     assert store.writes.is_waited_for(KEY)
     assert not store.writes.is_waited_for(OTHER)
+
+
+def written(version: str) -> Any:
+    return {"metadata": {"resourceVersion": version}}
+
+
+def test_what_is_reported_before_its_answer_is_an_own_write() -> None:
+    store = Store()
+    assert not store.writes.may_be_own(KEY, "pods", "9"), "the job is not being written"
+    with store.writes.writing(KEY):
+        assert not store.writes.may_be_own(OTHER, "pods", "9")
+        assert store.writes.may_be_own(KEY, "pods", "9")
+        store.writes.wrote(PODS, written("9"))
+        store.writes.wrote(PODS, written("10"))
+    assert store.changed_by_others == []
+    assert not store.writes.may_be_own(KEY, "pods", "11")
+
+
+def test_what_is_reported_meanwhile_and_never_answered_is_somebody_elses_write() -> None:
+    store = Store()
+    with store.writes.writing(KEY):
+        store.writes.may_be_own(KEY, "pods", "9")
+        store.writes.may_be_own(KEY, "services", "10")
+        store.writes.wrote(PODS, written("9"))
+        store.writes.wrote(PODS, written("10"))
+        assert store.changed_by_others == [], "not before all answers are there"
+    assert store.changed_by_others == [KEY]
+
+
+def test_what_was_answered_before_it_is_reported_has_somebody_elses_change_in_it() -> None:
+    store = Store()
+    with store.writes.writing(KEY):
+        store.writes.wrote(PODS, written("9"))
+        assert not store.writes.may_be_own(KEY, "pods", "9")
+        assert store.writes.may_be_own(KEY, "services", "9"), "of another kind"
+
+
+def test_what_is_reported_while_a_write_fails_is_planned_for() -> None:
+    store = Store()
+
+    def write() -> None:
+        with store.writes.writing(KEY):
+            store.writes.may_be_own(KEY, "pods", "9")
+            raise ValueError("the answer is lost")
+
+    with pytest.raises(ValueError, match="lost"):
+        write()
+    assert store.changed_by_others == [KEY]

@@ -1,5 +1,8 @@
 """The status of a pool, for people and for autoscalers."""
 
+import pytest
+
+from rollcall_operator.plan.timestamps import to_micro_time
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
@@ -45,6 +48,36 @@ def test_weight_versions_are_throttled_like_progress() -> None:
         simulator.reconcile(1)
     assert simulator.writes["pool status"] - before <= 3
     assert simulator.pools["bad-cpu"]["status"]["weightVersion"]["min"] >= 19
+
+
+@pytest.mark.parametrize("seconds", [1, 3, 6, 9])
+def test_numbers_are_written_with_those_of_the_job(seconds: float) -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.converge(60)
+    simulator.report(step=1)
+    plan = simulator.reconcile()
+    assert plan.job_status
+    assert plan.pool_statuses
+    simulator.pools["bad-cpu"]["status"]["lastUpdate"] = to_micro_time(simulator.now - seconds)
+    written = []
+    for step in range(2, 62):
+        simulator.report(step=step)
+        plan = simulator.reconcile(1)
+        written.append((plan.job_status is not None, bool(plan.pool_statuses)))
+    assert set(written[20:]) == {(True, True), (False, False)}
+    assert written[20:].count((True, True)) == 4
+
+
+def test_numbers_of_a_pool_whose_job_says_the_same_are_written_a_little_later() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.converge(60)
+    pod, *_ = simulator.pods_of("bad-cpu")
+    simulator.report(states={pod.uid: MemberState.STALE})
+    before = simulator.pools["bad-cpu"]["status"].get("stale", 0)
+    simulator.converge(15)
+    assert simulator.pools["bad-cpu"]["status"]["stale"] == before + 1
 
 
 def test_stale_and_leaving_rollouts_are_counted() -> None:
