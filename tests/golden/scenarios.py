@@ -662,7 +662,9 @@ SCENARIOS: dict[str, Scenario] = {
     "coordinator cannot be reached": coordinator_falls_silent(
         LinkFailure.UNREACHABLE, "[Errno 111] Connect call failed ('10.0.0.1', 7070)"
     ),
-    "coordinator hangs": coordinator_falls_silent(LinkFailure.SILENT, "Timeout on reading data"),
+    "coordinator hangs": coordinator_falls_silent(
+        LinkFailure.SILENT, "it has sent nothing for 11 s"
+    ),
     "coordinator refuses the operator": coordinator_falls_silent(
         LinkFailure.REFUSED, '401 {"error": "bad token"}'
     ),

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
+from rollcall_operator.control.silence_limit import SilenceError, SilenceLimit
 from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
@@ -24,7 +25,7 @@ from rollcall_operator.plan.status.coordinator_contact import PATIENCE_SECONDS
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
-from rollcall_protocol.wire.messages import loads
+from rollcall_protocol.wire.messages import RepeatedMessages
 from rollcall_protocol.wire.roster import Roster
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ _FAILURES = (
     TimeoutError,
     OSError,
     LinkError,
+    SilenceError,
     ApiError,
     UnreachableError,
 )
@@ -126,6 +128,7 @@ class CoordinatorLink:
         self._notify, self._progressed = notify, progressed
         self._metrics = metrics
         self._settings = settings or LinkSettings()
+        self._snapshots = RepeatedMessages(JobSnapshot)
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
         self._connected = False
@@ -242,15 +245,16 @@ class CoordinatorLink:
     async def _read(self) -> None:
         settings = self._settings
         endpoint = await self._endpoint()
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=settings.connect_timeout, sock_read=settings.silence_timeout
-        )
-        async with self._dialer.session.get(
-            endpoint.url + OPERATOR_STREAM_ROUTE,
-            headers=endpoint.headers,
-            timeout=timeout,
-            **endpoint.tls,
-        ) as response:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout)
+        async with (
+            SilenceLimit(settings.silence_timeout) as silence,
+            self._dialer.session.get(
+                endpoint.url + OPERATOR_STREAM_ROUTE,
+                headers=endpoint.headers,
+                timeout=timeout,
+                **endpoint.tls,
+            ) as response,
+        ):
             self._note_refusal(response)
             if response.status != 200:
                 text = f"{response.status} {await _error_text(response)}"
@@ -258,12 +262,17 @@ class CoordinatorLink:
             self._connected = True
             self._metrics.link_connected(up=True)
             log.info("Connected to coordinator %s", self.pod.name)
-            async for line in _lines(response.content, self._bytes_arrived):
+
+            def arrived() -> None:
+                silence.arrived()
+                self._bytes_arrived()
+
+            async for line in _lines(response.content, arrived):
                 self._accept(line)
 
     def _accept(self, line: bytes) -> None:
         try:
-            snapshot = loads(line, JobSnapshot)
+            snapshot = self._snapshots.loads(line)
         except CodecError as error:
             self._metrics.snapshot_refused("malformed")
             raise LinkError(
@@ -381,7 +390,7 @@ def _failure_of(error: Exception) -> LinkFailure:
         return error.failure
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
         return LinkFailure.UNTRUSTED
-    silent = isinstance(error, aiohttp.SocketTimeoutError)
+    silent = isinstance(error, SilenceError)
     return LinkFailure.SILENT if silent else LinkFailure.UNREACHABLE
 
 

@@ -83,6 +83,22 @@ def decode(cls: type[T], data: Any, *, path: str = "") -> T:
     return typing.cast("T", _decoder(cls)(data, path or cls.__name__))
 
 
+def decode_changes(cls: type[T], data: Any, *, before: Any, value: T) -> T:
+    """As `decode`, where `before` was decoded to `value`: only fields that differ are decoded."""
+    if not isinstance(data, dict) or data.keys() != before.keys():
+        return decode(cls, data)
+    kinds = _KINDS.get(cls)
+    if kinds is None:
+        kinds = _KINDS[cls] = typing.get_type_hints(cls)
+    changes = {
+        name: _decoder(kinds[name])(item, f"{cls.__name__}.{name}")
+        for name, item in data.items()
+        if item != before[name]
+    }
+    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+
+
+_KINDS: dict[type[Any], dict[str, Any]] = {}
 _DECODERS: dict[Any, Decoder] = {}
 
 

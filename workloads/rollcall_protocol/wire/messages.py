@@ -7,12 +7,19 @@ must be fenced carries the session (or, for prompts, the lease) in each message.
 import typing
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
-from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
+from rollcall_protocol.wire.json_codec import (
+    CodecError,
+    decode,
+    decode_changes,
+    fields_of,
+    parse,
+    to_json,
+)
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
@@ -339,11 +346,34 @@ def dumps(message: WireMessage) -> str:
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
     """Read a message of one of the `expected` classes. CodecError names the field that is wrong."""
+    cls, body = _typed(text, expected if isinstance(expected, tuple) else (expected,))
+    message: M = decode(cls, body)
+    return message
+
+
+class RepeatedMessages(Generic[M]):
+    """Messages of one class, of which each mostly says what the one before has said."""
+
+    def __init__(self, cls: type[M]) -> None:
+        self._cls = cls
+        self._before: tuple[dict[str, Any], M] | None = None
+
+    def loads(self, text: str | bytes) -> M:
+        """As the function `loads`; what is the same as before is not decoded again."""
+        _, body = _typed(text, (self._cls,))
+        if self._before is None:
+            message = decode(self._cls, body)
+        else:
+            before, value = self._before
+            message = decode_changes(self._cls, body, before=before, value=value)
+        self._before = body, message
+        return message
+
+
+def _typed(text: str | bytes, allowed: tuple[type[Any], ...]) -> tuple[type[Any], dict[str, Any]]:
     body = parse(text)
     name = body.pop("type", None) if isinstance(body, dict) else None
-    allowed = expected if isinstance(expected, tuple) else (expected,)
     cls = _BY_NAME.get(name) if isinstance(name, str) else None
     if cls is None or cls not in allowed:
         raise CodecError(f"type: {name!r} is not one of {[kind.__name__ for kind in allowed]}")
-    message: M = decode(cls, body)
-    return message
+    return cls, body

@@ -395,6 +395,8 @@ async def test_heartbeats_keep_a_quiet_stream_and_silence_ends_it(
         await asyncio.sleep(0.08)
         coordinator.say(b"\n")
     assert coordinator.streams == 1
+    await eventually(lambda: link.facts.failure is LinkFailure.SILENT)
+    assert link.facts.detail == "it has sent nothing for 0.2 s"
     await eventually(lambda: coordinator.streams >= 2)
 
 

@@ -1,6 +1,7 @@
 """Every message survives its way over the wire; others are refused."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -35,6 +36,7 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseReturned,
     PromptLeaseRevoked,
     ReconnectRequest,
+    RepeatedMessages,
     Sample,
     Seat,
     SessionReady,
@@ -135,3 +137,51 @@ def test_responses_whose_lists_differ_in_length_are_refused() -> None:
         text = f'{{"type": "GenerationProgress", "reports": {reports % responses}}}'
         with pytest.raises(CodecError, match=error):
             loads(text, GenerationProgress)
+
+
+def test_a_message_that_repeats_most_of_the_one_before_is_read_whole() -> None:
+    session = SessionReport(SessionId(3, 1, 1), SessionCause.NEW_ROSTER, members=2, seconds=0.5)
+    first = JobSnapshot(
+        pod_uid="uid",
+        boot=1,
+        roster_epoch=3,
+        roster_digest="d",
+        members=(MemberReport("p", "pod", "pool", MemberState.IN_SYNC, version=1),),
+        progress=TrainingProgress(step=1, max_steps=9, weight_version=1, rollout_reward=0.5),
+        groups=(GroupReport("default", 3, session, 1, sessions=(session,)),),
+    )
+    step = replace(first.progress, step=2)
+    gone = replace(first.members[0], state=MemberState.GONE, reason="left")
+    messages = RepeatedMessages(JobSnapshot)
+    for said in (
+        first,
+        replace(first, progress=step),
+        replace(first, progress=step, members=(gone,)),
+        replace(first, progress=step, members=(), groups=()),
+        first,
+    ):
+        assert messages.loads(dumps(said)) == said
+    last = json.loads(dumps(first))
+    del last["groups"]  # it has a default
+    assert messages.loads(json.dumps(last)) == replace(first, groups=())
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("boot", "one", "JobSnapshot.boot: expected int, got str"),
+        ("progress", {"step": "x"}, "JobSnapshot.progress.step: expected int, got str"),
+        ("surprise", 1, "JobSnapshot.surprise: unknown field"),
+        ("type", "Hello", "type: 'Hello' is not one of"),
+    ],
+)
+def test_what_is_wrong_with_a_repeated_message_is_named(
+    name: str, value: object, error: str
+) -> None:
+    messages = RepeatedMessages(JobSnapshot)
+    progress = TrainingProgress(step=1, max_steps=9, weight_version=1, rollout_reward=0.5)
+    first = JobSnapshot("uid", 1, 3, "d", (), progress)
+    assert messages.loads(dumps(first)) == first
+    with pytest.raises(CodecError, match=error):
+        messages.loads(json.dumps(json.loads(dumps(first)) | {name: value}))
+    assert messages.loads(dumps(first)) == first
