@@ -114,8 +114,11 @@ class Applier:
         """
         reasons = [plan.requeue_after] if plan.requeue_after is not None else []
         seen = _versions(observed)
-        if any(seen.get(key) != version for key, version in versions.items()):
-            reasons.append(0.0)  # a Deployment follows what its pool is now, uid and replicas
+        written = {key for key, version in versions.items() if seen.get(key) != version}
+        if any(not key.startswith(f"{DEPLOYMENTS.kind}/") for key in written):
+            # A Deployment follows what its pool is now, uid and replicas. From a Deployment itself
+            # only pods follow, and these are watched.
+            reasons.append(0.0)
         if plan.job_status is not None and observed.job is not None:
             before = observed.job.get("status") or {}
             if more_than_progress(before, plan.job_status):

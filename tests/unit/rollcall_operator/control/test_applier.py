@@ -179,12 +179,21 @@ async def test_each_write_is_reported_so_that_none_is_planned_again() -> None:
     [
         (JobPlan(applies=(POOL,)), {"RolloutPool/a-cpu": "9"}, 0.0),
         (JobPlan(applies=(POOL,)), {"RolloutPool/a-cpu": "3"}, None),
+        (JobPlan(applies=(POOL,)), {"Deployment/a-cpu": "9"}, None),
         (JobPlan(job_status={"epoch": 2}), {}, 0.0),
         (JobPlan(job_status={"epoch": 1, "progress": {"step": 7}}), {}, None),
         (JobPlan(requeue_after=7.0), {}, 7.0),
         (JobPlan(), {}, None),
     ],
-    ids=["a changed pool", "an apply without effect", "an epoch", "a step", "a wait", "nothing"],
+    ids=[
+        "a pool",
+        "an apply without effect",
+        "a Deployment",
+        "an epoch",
+        "a step",
+        "a wait",
+        "nothing",
+    ],
 )
 async def test_what_was_written_asks_for_another_plan_if_more_may_follow_from_it(
     plan: JobPlan, versions: dict[str, str], again: float | None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.kube.resources import DEPLOYMENTS
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import (
@@ -148,7 +149,8 @@ class JobSimulator:
         self._keep(plan)
         status = (observed.job or {}).get("status") or {}
         followed = plan.job_status is not None and more_than_progress(status, plan.job_status)
-        if not (followed or plan.applies or plan.deletes or plan.pod_deletions):
+        followed |= any(body["kind"] != DEPLOYMENTS.kind for body in plan.applies)
+        if not (followed or plan.deletes or plan.pod_deletions):
             again = make_plan(self.observed())
             assert not writes_anything(again)
         return plan
