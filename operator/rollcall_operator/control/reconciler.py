@@ -174,7 +174,7 @@ class Reconciler:
             worker_user=self._worker_user,
             refusals=self._applier.refusals(key),
             nodes=self._nodes.troubled(nodes),
-            numbers_every=self._numbers_every(),
+            numbers_every=self._numbers_every(state),
         )
 
     async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
@@ -202,7 +202,7 @@ class Reconciler:
             credentials=JobCredentials(self._tokens, self._keys, job_uid=observed.job_uid),
             dialer=self._dialer,
             notify=lambda delay: self._enqueue(key, delay),
-            progressed=lambda: self._enqueue(key, self._numbers_every()),
+            progressed=lambda: self._enqueue(key, self._numbers_every(state)),
             metrics=metrics,
             silent=silent_before(RLJobStatus.read(job.get("status")), pod),
             settings=self._link_settings,
@@ -215,11 +215,12 @@ class Reconciler:
                 notify=lambda delay: self._enqueue(key, delay),
             )
 
-    def _numbers_every(self) -> float:
+    def _numbers_every(self, state: JobState) -> float:
         """Seconds between two writes of a status in which only numbers change: with many jobs that
-        train, they are written less often, so that their sum stays bounded.
+        train, they are written less often, so that their sum stays bounded. Each has a pace of its
+        own, as all would be due at once after a restart of the operator.
         """
-        return max(NUMBERS_ONLY, self._links / NUMBERS_PER_SECOND)
+        return max(NUMBERS_ONLY, state.pace * self._links / NUMBERS_PER_SECOND)
 
     async def _close_link(self, state: JobState) -> None:
         link, state.link = state.link, None

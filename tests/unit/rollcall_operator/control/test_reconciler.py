@@ -179,4 +179,14 @@ async def test_with_many_jobs_that_train_steps_are_written_less_often(
 ) -> None:
     reconciler, _ = reconciler_of(Calls(about_to_open_an_epoch()))
     reconciler._links = links
-    assert reconciler._numbers_every() == seconds
+    assert reconciler._numbers_every(JobState(pace=1.0)) == seconds
+
+
+async def test_steps_of_many_jobs_are_not_written_all_at_once() -> None:
+    reconciler, _ = reconciler_of(Calls(about_to_open_an_epoch()))
+    reconciler._links = 500
+    every = [reconciler._numbers_every(JobState()) for _ in range(200)]
+    assert 75.0 <= min(every) < 85.0
+    assert 115.0 < max(every) <= 125.0
+    reconciler._links = 5
+    assert reconciler._numbers_every(JobState()) == 10.0, "few jobs are written as often as ever"
