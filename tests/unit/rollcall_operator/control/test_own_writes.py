@@ -109,7 +109,7 @@ def test_what_is_reported_before_its_answer_is_an_own_write() -> None:
     assert not store.writes.may_be_own(KEY, "pods", "11")
 
 
-def test_what_is_reported_meanwhile_and_never_answered_is_somebody_elses_write() -> None:
+def test_what_is_reported_meanwhile_and_never_answered_is_a_write_of_others() -> None:
     store = Store()
     with store.writes.writing(KEY):
         store.writes.may_be_own(KEY, "pods", "9")
@@ -120,7 +120,7 @@ def test_what_is_reported_meanwhile_and_never_answered_is_somebody_elses_write()
     assert store.changed_by_others == [KEY]
 
 
-def test_what_was_answered_before_it_is_reported_has_somebody_elses_change_in_it() -> None:
+def test_what_was_answered_before_it_is_reported_has_a_change_of_others_in_it() -> None:
     store = Store()
     with store.writes.writing(KEY):
         store.writes.wrote(PODS, written("9"))
