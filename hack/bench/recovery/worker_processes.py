@@ -105,12 +105,22 @@ def connect_to_coordinator(process: WorkerProcess, *, address: str) -> socket.so
     """
     made = connect(process, address=address, port=MEMBERSHIP_PORT)
     folder = PROC / str(process.pid)
-    mounted = folder / "root" / _variable(folder, TRUST_DIR).lstrip("/") / TRUST_FILE
+    mounted = as_seen_below(folder / "root", _variable(folder, TRUST_DIR)) / TRUST_FILE
     authorities = json.loads(mounted.read_text())["authorities"]
     if not authorities:
         return made
     host = _variable(folder, COORDINATOR)
     return client_context(authorities).wrap_socket(made, server_hostname=host)
+
+
+def as_seen_below(root: Path, path: str) -> Path:
+    """`path` for a process with this root folder: there links that are absolute begin, too."""
+    seen = root
+    for part in Path(path).parts[1:]:
+        seen = seen / part
+        if seen.is_symlink() and seen.readlink().is_absolute():
+            seen = as_seen_below(root, str(seen.readlink()))
+    return seen
 
 
 def connect(process: WorkerProcess, *, address: str, port: int) -> socket.socket:
