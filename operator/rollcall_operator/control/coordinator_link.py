@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
-from rollcall_operator.control.silence_limit import SilenceError, SilenceLimit
+from rollcall_operator.control.silence_limit import SilenceError, silence_limit
 from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
@@ -247,7 +247,7 @@ class CoordinatorLink:
         endpoint = await self._endpoint()
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=settings.connect_timeout)
         async with (
-            SilenceLimit(settings.silence_timeout) as silence,
+            silence_limit(settings.silence_timeout) as not_silent,
             self._dialer.session.get(
                 endpoint.url + OPERATOR_STREAM_ROUTE,
                 headers=endpoint.headers,
@@ -264,7 +264,7 @@ class CoordinatorLink:
             log.info("Connected to coordinator %s", self.pod.name)
 
             def arrived() -> None:
-                silence.arrived()
+                not_silent()
                 self._bytes_arrived()
 
             async for line in _lines(response.content, arrived):

@@ -70,10 +70,6 @@ class ObjectWatches:
         for watch in self._watches:
             await watch.listed.wait()
 
-    def reached(self, plural: str, namespace: str) -> int:
-        """The resourceVersion up to which the store has seen all of a kind in a namespace."""
-        return self._watch(plural, namespace).reached
-
     def _watch(self, plural: str, namespace: str) -> Watch[Kept]:
         return self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]
 

@@ -84,7 +84,11 @@ def decode(cls: type[T], data: Any, *, path: str = "") -> T:
 
 
 def decode_changes(cls: type[T], data: Any, *, before: Any, value: T) -> T:
-    """As `decode`, where `before` was decoded to `value`: only fields that differ are decoded."""
+    """As `decode`, where `before` was decoded to `value`: only fields that differ are decoded.
+
+    What equals what was checked before is not checked again, such as true in place of 1; its value
+    is the one that was.
+    """
     if not isinstance(data, dict) or data.keys() != before.keys():
         return decode(cls, data)
     kinds = _KINDS.get(cls)

@@ -66,6 +66,19 @@ class Watching:
                 await asyncio.gather(running, return_exceptions=True)
 
 
+def reached(watches: ObjectWatches, plural: str) -> int:
+    """The resourceVersion up to which the store has seen all of a kind."""
+    return watches._watch(plural, "ns").reached
+
+
+def all_reach(watches: ObjectWatches, version: int) -> bool:
+    return all(reached(watches, kind.plural) == version for kind in KINDS)
+
+
+def changed(version: int, phase: str) -> "Object":
+    return pod("a", version, **{labels.JOB: "one"}) | {"status": {"phase": phase}}
+
+
 async def test_an_event_reconciles_the_job_that_it_names_and_the_one_that_it_named(
     tmp_path: Path,
 ) -> None:
@@ -91,9 +104,9 @@ async def test_an_event_reconciles_the_job_that_it_names_and_the_one_that_it_nam
 async def test_how_far_the_store_has_come_is_known_for_each_kind(tmp_path: Path) -> None:
     watching = Watching()
     async with watching.run(tmp_path, namespaces=()) as watches:
-        assert watches.reached("pods", "any") == 7
+        assert reached(watches, "pods") == 7
         watching.server.send("BOOKMARK", {"metadata": {"resourceVersion": "12"}})
-        await until(lambda: watches.reached("rljobs", "any") == 12)
+        await until(lambda: reached(watches, "rljobs") == 12)
 
 
 async def test_what_was_written_is_in_the_store_and_reconciles_no_job(tmp_path: Path) -> None:
@@ -102,27 +115,20 @@ async def test_what_was_written_is_in_the_store_and_reconciles_no_job(tmp_path: 
     def phase_of_the_pod() -> str:
         return watching.store.objects(job).pods[0].phase
 
-    def changed(version: int, phase: str) -> "Object":
-        return pod("a", version, **{labels.JOB: "one"}) | {"status": {"phase": phase}}
-
     async with watching.run(tmp_path, namespaces=()) as watches:
-
-        def all_reach(version: int) -> bool:
-            return all(watches.reached(kind.plural, "ns") == version for kind in KINDS)
-
         await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
         watching.enqueued.clear()
         watches.writes.wrote(PODS, changed(9, "Running"))
         assert phase_of_the_pod() == "Running"
         watching.server.send("MODIFIED", changed(9, "Running"))
-        await until(lambda: all_reach(9))
+        await until(lambda: all_reach(watches, 9))
         assert phase_of_the_pod() == "Running"
         # This server reports the object as one of each kind; an RLJob and a pool name other jobs.
         assert watching.enqueued.count(job) == len(KINDS) - 3
         watching.enqueued.clear()
         watches.writes.wrote(PODS, changed(11, "Failed"))
         watching.server.send("MODIFIED", changed(10, "Failed"))  # somebody else's write
-        await until(lambda: all_reach(10))
+        await until(lambda: all_reach(watches, 10))
         assert phase_of_the_pod() == "Failed"
         assert watching.enqueued.count(job) == 1, "for what somebody else has written"
 
@@ -130,33 +136,26 @@ async def test_what_was_written_is_in_the_store_and_reconciles_no_job(tmp_path: 
 async def test_what_is_reported_before_its_answer_reconciles_no_job(tmp_path: Path) -> None:
     watching, job = Watching(), ("ns", "one")
 
-    def changed(version: int, phase: str) -> "Object":
-        return pod("a", version, **{labels.JOB: "one"}) | {"status": {"phase": phase}}
-
     async with watching.run(tmp_path, namespaces=()) as watches:
-
-        def all_reach(version: int) -> bool:
-            return all(watches.reached(kind.plural, "ns") == version for kind in KINDS)
-
         await until(lambda: len(watching.server.watched_from) == len(KINDS) + 1)
         watching.enqueued.clear()
         with watches.writes.writing(job):
             watching.server.send("MODIFIED", changed(9, "Running"))
-            await until(lambda: all_reach(9))
+            await until(lambda: all_reach(watches, 9))
             # This server reports the object as one of each kind, and each kind was written.
             for kind in KINDS:
                 watches.writes.wrote(kind, changed(9, "Running"))
         assert job not in watching.enqueued
         with watches.writes.writing(job):
             watching.server.send("MODIFIED", changed(10, "Failed"))  # somebody else's write
-            await until(lambda: all_reach(10))
+            await until(lambda: all_reach(watches, 10))
             assert job not in watching.enqueued
         assert watching.enqueued.count(job) == 1
         watching.enqueued.clear()
         with watches.writes.writing(job):
             watches.writes.wrote(PODS, changed(12, "Unknown"))
             watching.server.send("MODIFIED", changed(11, "Unknown"))  # is in the answer
-            await until(lambda: watches.reached("pods", "ns") == 11)
+            await until(lambda: reached(watches, "pods") == 11)
             assert watching.enqueued.count(job) == 1
 
 

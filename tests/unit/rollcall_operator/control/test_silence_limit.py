@@ -4,12 +4,12 @@ import asyncio
 
 import pytest
 
-from rollcall_operator.control.silence_limit import SilenceError, SilenceLimit
+from rollcall_operator.control.silence_limit import SilenceError, silence_limit
 
 
 async def test_silence_ends_what_waits_for_the_next_bytes() -> None:
     async def read() -> None:
-        async with SilenceLimit(0.1):
+        async with silence_limit(0.1):
             await asyncio.sleep(30)
 
     with pytest.raises(SilenceError, match=r"it has sent nothing for 0\.1 s"):
@@ -22,10 +22,10 @@ async def test_what_arrives_puts_the_end_off() -> None:
 
     async def read() -> None:
         nonlocal last
-        async with SilenceLimit(0.3) as limit:
+        async with silence_limit(0.3) as arrived:
             for _ in range(4):
                 await asyncio.sleep(0.15)
-                limit.arrived()
+                arrived()
                 last = loop.time()
             await asyncio.sleep(30)
 
@@ -37,10 +37,10 @@ async def test_what_arrives_puts_the_end_off() -> None:
 
 async def test_what_ends_before_leaves_no_timer_and_other_errors_stay() -> None:
     async def fail() -> None:
-        async with SilenceLimit(0.05):
+        async with silence_limit(0.05):
             raise TimeoutError("the connection")
 
-    async with SilenceLimit(0.05):
+    async with silence_limit(0.05):
         pass
     with pytest.raises(TimeoutError, match="the connection"):
         await fail()
@@ -49,7 +49,7 @@ async def test_what_ends_before_leaves_no_timer_and_other_errors_stay() -> None:
 
 async def test_a_cancelled_read_is_no_silence() -> None:
     async def read() -> None:
-        async with SilenceLimit(30):
+        async with silence_limit(30):
             await asyncio.sleep(30)
 
     task = asyncio.create_task(read())
