@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollcall_operator import handlers
@@ -72,6 +73,15 @@ def run(settings: Settings) -> int:
     return asyncio.run(Operator(settings).run())
 
 
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """What the watches fill, and the watches."""
+
+    store: JobStore
+    nodes: NodeWatch
+    watches: ObjectWatches
+
+
 class Operator:
     """One operator process: `run` once, `stop` from anywhere in its loop."""
 
@@ -127,46 +137,67 @@ class Operator:
         await self._probes.start(host=settings.http_host, port=settings.http_port)
         stack.push_async_callback(self._probes.close)
         log.info("Probes and metrics on port %d", self._probes.port)
-        heartbeat = _start(stack, self._heartbeat.run(), "heartbeat")
+        vital = [_start(stack, self._heartbeat.run(), "heartbeat")]
 
+        leading = asyncio.Event()
         elector = LeaderElector(self._client(connection, None), self._lease_settings(connection))
-        vital = [heartbeat]
         if settings.leader_elect:
-            self._not_ready = ""  # a standby is ready to take over
-            await self._race(_start(stack, elector.acquire(), "candidate"), *vital)
             stack.push_async_callback(elector.release)
-            vital.append(_start(stack, elector.hold(), "lease"))
-        self._metrics.leading(held=True)
-
+            vital.append(_start(stack, _hold(elector, leading), "lease"))
+            await self._race(_start(stack, elector.asked.wait(), "candidate"), *vital)
+        else:
+            leading.set()
         client = self._client(connection, elector.guard if settings.leader_elect else None)
-        definitions = wait_for_definitions(
-            client, namespaces=settings.namespaces, report=self._wait_on
-        )
+        stood_by = not leading.is_set()
+        watched = await self._watch(client, stack, vital)
+        self._not_ready = ""  # a standby is ready to take over
+        await self._race(_start(stack, leading.wait(), "leading"), *vital)
+        self._metrics.leading(held=True)
+        if stood_by:
+            await self._race(_start(stack, watched.watches.catch_up(), "catching up"), *vital)
+        await self._lead(connection, client, watched, stack, vital)
+
+    async def _watch(
+        self, client: KubeClient, stack: AsyncExitStack, vital: list[asyncio.Task[None]]
+    ) -> _Watched:
+        """List and watch all objects; a standby has done so when it becomes the leader."""
+        namespaces = self._settings.namespaces
+        definitions = wait_for_definitions(client, namespaces=namespaces, report=self._wait_on)
         await self._race(_start(stack, definitions, "definitions"), *vital)
+        node_rights = _start(stack, may_watch_nodes(client), "node rights")
+        await self._race(node_rights, *vital)
+        store = JobStore()
+        nodes = NodeWatch(taints=self._settings.preemption_taints, enqueue=self._enqueue)
+        watches = ObjectWatches(
+            client,
+            store=store,
+            namespaces=namespaces,
+            enqueue=self._enqueue,
+            seen=self._metrics.event_seen,
+            node_seen=nodes.seen if node_rights.result() else None,
+        )
+        self._wait_on("listing the objects of all jobs")
+        vital.append(_start(stack, watches.run(), "watches"))
+        await self._race(_start(stack, watches.listed(), "first lists"), *vital)
+        log.info("Listed the objects of %d jobs", len(store.jobs()))
+        return _Watched(store, nodes, watches)
+
+    async def _lead(
+        self,
+        connection: Connection,
+        client: KubeClient,
+        watched: _Watched,
+        stack: AsyncExitStack,
+        vital: list[asyncio.Task[None]],
+    ) -> None:
+        """Reconcile all jobs until stopped."""
+        settings = self._settings
         account = await own_service_account(connection, setting=settings.service_account)
         log.info("Coordinators know this operator as %s", account.subject)
         keys = TrustKeys(client, operator=account.subject)
         await self._race(_start(stack, keys.wait_until_known(self._wait_on), "keys"), *vital)
         loading = _start(stack, self._load_authority(client, connection), "authority")
         await self._race(loading, *vital)
-        certificates = JobCertificates(client, loading.result())
-        tokens = OperatorTokens(client, account)
-        await self._watch(connection, client, tokens, keys, certificates, stack, vital)
-
-    async def _watch(
-        self,
-        connection: Connection,
-        client: KubeClient,
-        tokens: OperatorTokens,
-        keys: TrustKeys,
-        certificates: JobCertificates,
-        stack: AsyncExitStack,
-        vital: list[asyncio.Task[None]],
-    ) -> None:
-        settings = self._settings
-        direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
-        dialer = PodDialer(connection, direct=direct)
-        stack.push_async_callback(dialer.close)
         # When kopf ends, it cancels all tasks started after it: so it is stopped after the queue,
         # whose callback is therefore pushed later.
         kopf_stop = asyncio.Event()
@@ -175,33 +206,52 @@ class Operator:
         recorder = EventRecorder(client, clock=time.monotonic)
         vital.append(_start(stack, recorder.run(), "events"))
         stack.push_async_callback(recorder.flush, seconds=_FLUSH_SECONDS)
-
-        def enqueue(key: Key, delay: float = 0.0) -> None:
-            queue.add(key, delay=delay)
-
-        nodes = NodeWatch(taints=settings.preemption_taints, enqueue=enqueue)
-        node_rights = _start(stack, may_watch_nodes(client), "node rights")
-        await self._race(node_rights, *vital)
-        store = JobStore()
-        watches = ObjectWatches(
+        direct = settings.reach == "direct" or (settings.reach == "auto" and connection.in_cluster)
+        dialer = PodDialer(connection, direct=direct)
+        stack.push_async_callback(dialer.close)
+        reconciler = self._reconciler(
             client,
-            store=store,
+            watched,
+            recorder=recorder,
+            dialer=dialer,
+            tokens=OperatorTokens(client, account),
+            keys=keys,
+            certificates=JobCertificates(client, loading.result()),
+        )
+        stack.push_async_callback(reconciler.close)
+        self._start_queue(reconciler, watched.store.jobs(), stack)
+        vital.append(_start(stack, keys.run(reconciler.reconcile_all), "keys"))
+        watching = handlers.watch(
+            connection=connection,
             namespaces=settings.namespaces,
-            enqueue=enqueue,
-            seen=self._metrics.event_seen,
-            node_seen=nodes.seen if node_rights.result() else None,
+            reported=watched.watches.reported,
+            started=self._watching,
+            stop=kopf_stop,
         )
+        kopf.append(asyncio.create_task(watching, name="kopf"))
+        await self._race(*kopf, *vital)
+        raise StoppedError  # kopf ends without an error only after a signal
+
+    def _reconciler(
+        self,
+        client: KubeClient,
+        watched: _Watched,
+        *,
+        recorder: EventRecorder,
+        dialer: PodDialer,
+        tokens: OperatorTokens,
+        keys: TrustKeys,
+        certificates: JobCertificates,
+    ) -> Reconciler:
+        settings, writes = self._settings, watched.watches.writes
         reader = JobReader(
-            client,
-            store=store,
-            writes=watches.writes,
-            lost_for=watches.lost_for,
+            client, store=watched.store, writes=writes, lost_for=watched.watches.lost_for
         )
-        reconciler = Reconciler(
+        return Reconciler(
             reader=reader,
-            applier=Applier(client, recorder, watches.writes, timestamp=_timestamp),
-            writes=watches.writes,
-            nodes=nodes,
+            applier=Applier(client, recorder, writes, timestamp=_timestamp),
+            writes=writes,
+            nodes=watched.nodes,
             dialer=dialer,
             tokens=tokens,
             keys=keys,
@@ -209,29 +259,26 @@ class Operator:
             policy_peers=PolicyPeers(settings.operator_peers, settings.monitoring_peers),
             worker_user=settings.worker_user,
             metrics=self._metrics,
-            enqueue=enqueue,
+            enqueue=self._enqueue,
         )
-        stack.push_async_callback(reconciler.close)
+
+    def _start_queue(self, reconciler: Reconciler, jobs: list[Key], stack: AsyncExitStack) -> None:
+        """Reconcile all jobs, and from now on those that `_enqueue` is asked for."""
         queue: WorkQueue[Key] = WorkQueue(
-            reconciler, settings=QueueSettings(workers=settings.workers), metrics=self._metrics
+            reconciler,
+            settings=QueueSettings(workers=self._settings.workers),
+            metrics=self._metrics,
         )
-        self._queue = queue
         stack.push_async_callback(lambda: queue.close(seconds=self._drain))
-        self._wait_on("listing the objects of all jobs")
-        vital.append(_start(stack, watches.run(), "watches"))
-        await self._race(_start(stack, watches.listed(), "first lists"), *vital)
+        for job in jobs:
+            queue.add(job)
         queue.start()
-        vital.append(_start(stack, keys.run(reconciler.reconcile_all), "keys"))
-        watching = handlers.watch(
-            connection=connection,
-            namespaces=settings.namespaces,
-            reported=watches.reported,
-            started=self._watching,
-            stop=kopf_stop,
-        )
-        kopf.append(asyncio.create_task(watching, name="kopf"))
-        await self._race(*kopf, *vital)
-        raise StoppedError  # kopf ends without an error only after a signal
+        self._queue = queue
+
+    def _enqueue(self, key: Key, delay: float = 0.0) -> None:
+        """Have a job reconciled; a standby takes all jobs up once it leads."""
+        if self._queue is not None:
+            self._queue.add(key, delay=delay)
 
     async def _race(self, *tasks: asyncio.Task[Any]) -> None:
         """Wait until one of `tasks` ends, raising its error; StoppedError when asked to stop."""
@@ -331,6 +378,13 @@ def _start(stack: AsyncExitStack, work: Coroutine[Any, Any, T], name: str) -> as
 
     stack.push_async_callback(end)
     return task
+
+
+async def _hold(elector: LeaderElector, leading: asyncio.Event) -> None:
+    """Set `leading` once the Lease is held, and renew it from then on."""
+    await elector.acquire()
+    leading.set()
+    await elector.hold()
 
 
 async def _end(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_operator.kube.resources import LEASES
+from rollcall_operator.kube.resources import LEASES, SERVICES
 from tests.integration.cluster import Cluster
 from tests.integration.cluster_user import (
     SYSTEM,
@@ -44,6 +44,7 @@ async def test_one_acts_and_the_other_takes_over_when_it_is_killed(
         first.wait_until_watching()
         with start(cluster, log_folder, "b") as second:
             second.wait_for_log("Standing by")
+            second.wait_for_log("Listed")
             assert second.fetch("/readyz")[0] == 200  # a standby is ready to take over
             await user.apply(example("one"))
             await all_children(user, "one")
@@ -58,6 +59,26 @@ async def test_one_acts_and_the_other_takes_over_when_it_is_killed(
             print(f"killed to the other's first children: {seconds:.1f} s")
             assert seconds < 6 + 2 * 1.2 * 0.8 + 4
             assert await holder(user) != before
+
+
+async def test_a_standby_has_listed_all_and_takes_up_what_happened_before_it_leads(
+    user: ClusterUser, cluster: Cluster, log_folder: Path
+) -> None:
+    await user.apply(example())
+    with start(cluster, log_folder, "a") as first:
+        first.wait_until_watching()
+        await all_children(user)
+        with start(cluster, log_folder, "b") as second:
+            second.wait_for_log("Listed", seconds=15)
+            first.kill()
+            await user.delete(SERVICES, "reverse-trainer")
+            second.wait_until_watching()
+            await all_children(user)
+            messages = [line["message"] for line in second.lines()]
+            in_order = ("Standing by", "Listed", "acquired", "the former leader wrote", "Watching")
+            steps = [step for text in messages for step in in_order if step in text]
+            assert sorted(steps, key=in_order.index) == steps
+            assert set(steps) == set(in_order)
 
 
 async def test_a_graceful_end_hands_the_lease_over_at_once(

@@ -140,6 +140,10 @@ class JobStore:
         if now is not None and now.job is not None:
             self._jobs.setdefault(now.job, {})[now.plural, now.name] = now
 
+    def jobs(self) -> list[Key]:
+        """Each job of which there is an object."""
+        return list(self._jobs)
+
     def objects(self, key: Key) -> JobObjects:
         """All of one job, sorted by name."""
         own = [kept for _, kept in sorted(self._jobs.get(key, {}).items())]

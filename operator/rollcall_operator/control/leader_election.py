@@ -59,6 +59,8 @@ class LeaderElector:
         self._seen_at = 0.0
         self._lease: Object | None = None  # as this process last wrote it
         self._renewed_at: float | None = None
+        self.asked = asyncio.Event()
+        """Set once it was tried to get the Lease: it is held now, or will be later."""
 
     @property
     def held(self) -> bool:
@@ -79,6 +81,7 @@ class LeaderElector:
                 holder = await self._try()
             except (ApiError, UnreachableError) as error:
                 holder = f"unknown ({error})"
+            self.asked.set()
             if not holder:
                 log.info("Lease %s/%s acquired", self._settings.namespace, self._settings.name)
                 return

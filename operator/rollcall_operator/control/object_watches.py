@@ -1,6 +1,7 @@
 """Watches of nodes and of all objects of jobs: they fill the store, and name the jobs to plan."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,8 @@ from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import NODES, RL_JOBS, ROLLOUT_POOLS, Resource
 from rollcall_operator.kube.watch import Watch
+
+log = logging.getLogger(__name__)
 
 SECOND_LOOK = 0.5
 """Seconds after which a job is reconciled for an event that only kopf has reported."""
@@ -69,6 +72,11 @@ class ObjectWatches:
         """Wait until the store has all that exists."""
         for watch in self._watches:
             await watch.listed.wait()
+
+    async def catch_up(self) -> None:
+        """Wait until the store has all that had happened before this call."""
+        await asyncio.gather(*(watch.catch_up() for watch in self._watches))
+        log.info("The watches have reported all that the former leader wrote")
 
     def _watch(self, plural: str, namespace: str) -> Watch[Kept]:
         return self._of_kinds.get((plural, None)) or self._of_kinds[plural, namespace]

@@ -19,7 +19,7 @@ from rollcall_operator.kube.transport import (
 Object = dict[str, Any]
 
 FIELD_MANAGER = "rollcall-operator"
-_PAGE = 100  # objects; ten kinds are listed at a time when the operator starts
+PAGE = 100  # objects; ten kinds are listed at a time when the operator starts
 
 
 class KubeClient:
@@ -59,7 +59,7 @@ class KubeClient:
 
         ExpiredError if it took too long.
         """
-        query = {"limit": str(_PAGE), **query}
+        query = {"limit": str(PAGE), **query}
         while True:
             page = await self.transport.request(
                 "GET",
@@ -105,10 +105,12 @@ class KubeClient:
                     raise error_of_watch(found, f"watch {resource.plural}")
                 yield event
 
-    async def probe(self, resource: Resource, *, namespace: str | None) -> None:
-        """Try to list; raises what a watch would meet (NotFoundError, RefusedError)."""
+    async def probe(self, resource: Resource, *, namespace: str | None) -> Object:
+        """Try to list one object, and return the list; raises what a watch would meet
+        (NotFoundError, RefusedError).
+        """
         path = resource.path(namespace=namespace)
-        await self.transport.request(
+        return await self.transport.request(
             "GET", path, verb="list", plural=resource.plural, query={"limit": "1"}
         )
 

@@ -4,6 +4,7 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from rollcall_operator.kube.client import KubeClient, Object
+from rollcall_operator.kube.client import PAGE, KubeClient, Object
 from rollcall_operator.kube.errors import ApiError, ExpiredError, UnreachableError
 from rollcall_operator.kube.resources import Resource
 
@@ -22,7 +23,12 @@ T = TypeVar("T")
 Changed = Callable[[T | None, T | None], None]
 """Takes what was kept of an object before and what is now; None: it did not exist, or does not."""
 
-_SERVER_SECONDS = 290
+_WATCH = 290  # seconds
+_SHORT_WATCH = 3
+"""The API server says how far it is each minute, and two seconds before it ends a WATCH
+(nextBookmarkTime in k8s.io/apiserver/pkg/storage/cacher/cache_watcher.go).
+"""
+_CATCH_UP_SECONDS = 10.0
 _SHORT_SECONDS = 1.0  # a WATCH without an event that ends sooner counts as failed
 
 
@@ -64,6 +70,9 @@ class Watch(Generic[T]):
         self._kept: dict[tuple[str, str], T] = {}
         self._answers: dict[tuple[str, str], _Answers[T]] = {}
         self._must_list = True  # before the next WATCH
+        self._wanted = 0  # the resourceVersion that `catch_up` waits for
+        self._caught_up = asyncio.Event()
+        self._open: asyncio.Timeout | None = None  # of the WATCH that is open
         self._failures = 0
         self.reached = 0
         """The newest resourceVersion whose changes were all reported: the next WATCH begins there.
@@ -95,11 +104,58 @@ class Watch(Generic[T]):
         answers = self._answers.get((namespace, name))
         return version > max(self.reached, answers.newest if answers is not None else 0)
 
+    async def catch_up(self) -> None:
+        """Wait until all that had happened before this call is reported.
+
+        What fits into a page is listed again. Of more than that the WATCH reports the rest; but
+        where nothing changes, only the API server knows how far it is. A short WATCH has it say so,
+        and if it does not in time, all is listed again. Errors are waited out, as in `run`.
+        """
+        await self.listed.wait()
+        if len(self._kept) > PAGE and await self._reaches(await self._newest()):
+            return
+        self.listed.clear()
+        self._must_list = True
+        self._end_watch()
+        await self.listed.wait()
+
+    async def _reaches(self, version: int) -> bool:
+        self._wanted = version
+        if self.reached < version:
+            self._caught_up.clear()
+            self._end_watch()
+            try:
+                await asyncio.wait_for(self._caught_up.wait(), _CATCH_UP_SECONDS)
+            except TimeoutError:
+                plural = self._resource.plural
+                log.info("The WATCH of %s is behind after %.0f s", plural, _CATCH_UP_SECONDS)
+        return self.reached >= version
+
+    async def _newest(self) -> int:
+        """The resourceVersion of a list that is made now."""
+        for failures in itertools.count(1):
+            try:
+                return _version(await self._client.probe(self._resource, namespace=self._namespace))
+            except (ApiError, UnreachableError) as error:
+                log.info("Listing %s: %s", self._resource.plural, error)
+            await asyncio.sleep(self._delay(failures))
+        raise AssertionError  # count has no end
+
+    def _end_watch(self) -> None:
+        """The next one begins where it ends."""
+        if self._open is not None:
+            self._open.reschedule(asyncio.get_running_loop().time())
+
+    def _reach(self, version: int) -> None:
+        self.reached = version
+        if version >= self._wanted:
+            self._caught_up.set()
+
     async def run(self) -> None:
         """Follow until cancelled."""
         while True:
             try:
-                if self._must_list:
+                while self._must_list:
                     await self._list()
                 await self._follow()
                 continue
@@ -116,6 +172,16 @@ class Watch(Generic[T]):
             await asyncio.sleep(pause)
 
     async def _list(self) -> None:
+        self._must_list = False  # but for a `catch_up` from now on
+        try:
+            await self._take_all()
+        except (ApiError, UnreachableError):
+            self._must_list = True
+            raise
+        if not self._must_list:
+            self.listed.set()
+
+    async def _take_all(self) -> None:
         for key, answers in self._answers.items():  # a LIST does not say what others have changed
             self._changed(answers.before, self._kept[key])
         there = set()
@@ -132,26 +198,29 @@ class Watch(Generic[T]):
         self._answers = {key: each for key, each in self._answers.items() if each.newest > version}
         for key in self._kept.keys() - there - self._answers.keys():
             self._drop(key)
-        self.reached = version
-        self._must_list = False
-        self.listed.set()
+        self._reach(version)
 
     async def _follow(self) -> None:
         query = {
             **self._query,
             "resourceVersion": str(self.reached),
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(_SERVER_SECONDS),
+            "timeoutSeconds": str(_SHORT_WATCH if self.reached < self._wanted else _WATCH),
         }
         events = self._client.watch(
             self._resource, namespace=self._namespace, query=query, opened=self._opened
         )
         began, received = time.monotonic(), 0
-        async with aclosing(events):
-            async for event in events:
-                received += 1
-                self._failures = 0
-                self._event(event.get("type"), event["object"])
+        try:
+            async with asyncio.timeout(None) as self._open, aclosing(events):
+                async for event in events:
+                    received += 1
+                    self._failures = 0
+                    self._event(event.get("type"), event["object"])
+        except TimeoutError:  # by `_end_watch`: the client raises none
+            return
+        finally:
+            self._open = None
         if not received and time.monotonic() - began < _SHORT_SECONDS:
             raise UnreachableError("the WATCH ended at once")
 
@@ -168,7 +237,7 @@ class Watch(Generic[T]):
                 self._take(found)
         elif kind != "BOOKMARK":
             log.warning("Watching %s: event %r is not known", self._resource.plural, kind)
-        self.reached = version
+        self._reach(version)
 
     def _was_answered(self, found: Object) -> bool:
         """Whether what is kept is as new as this, or newer; reports what others have changed."""
