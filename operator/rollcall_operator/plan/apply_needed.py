@@ -34,14 +34,15 @@ def differs(desired: Any, live: Any) -> bool:
     rules of a NetworkPolicy a field that was added means another rule, so these are compared whole.
     """
     if isinstance(desired, dict) and desired.get("kind") == NETWORK_POLICY:
-        here = _rules(live["spec"])
-        if any(here.get(name) != value for name, value in _rules(desired["spec"]).items()):
-            return True
+        here = live["spec"]
+        for name, value in desired["spec"].items():
+            if value not in _NOTHING and not _same_rules(value, here.get(name)):
+                return True
     return _differs(desired, live, quantity=False)
 
 
 def _differs(desired: Any, live: Any, *, quantity: bool) -> bool:
-    if desired is None or (live is None and not desired):
+    if desired == live or desired is None or (live is None and not desired):
         return False
     if isinstance(desired, dict):
         return not isinstance(live, dict) or any(
@@ -59,6 +60,10 @@ def _differs(desired: Any, live: Any, *, quantity: bool) -> bool:
     if quantity and not isinstance(desired, bool):
         return _amount(desired) != _amount(live)
     return bool(desired != live)
+
+
+def _same_rules(one: Any, other: Any) -> bool:
+    return bool(one == other or _rules(one) == _rules(other))
 
 
 def _rules(value: Any) -> Any:

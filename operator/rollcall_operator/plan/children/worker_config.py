@@ -26,6 +26,7 @@ from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import fields_of
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
+_KINDS = get_type_hints(AlgorithmSettings)
 _UNREAD = AlgorithmSpec(max_steps=1)
 """The algorithm of a supervised job, which its trainer does not read."""
 
@@ -207,9 +208,8 @@ def algorithm_settings(spec: AlgorithmSpec) -> AlgorithmSettings:
 
     ValueError if they contradict each other.
     """
-    kinds = get_type_hints(AlgorithmSettings)
     changes = {
-        name: float(parse_decimal(value)) if kinds[name] is float else value
+        name: float(parse_decimal(value)) if _KINDS[name] is float else value
         for name, value in spec.settings.model_dump(exclude_none=True).items()
     }
     return preset(spec.name, **changes)
