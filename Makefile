@@ -13,6 +13,8 @@ TOOLS := .venv/.tools
 VLLM_STAMP := .venv-vllm/.stamp
 SMOLLM2 := .venv-vllm/smollm2
 STAMP := .venv/.stamp
+# A hundred processes would each compile the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m rollcall_runtime.bench

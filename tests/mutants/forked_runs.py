@@ -7,6 +7,7 @@ spend a hundred times: one process imports them, and each run is forked from it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import multiprocessing
 import os
@@ -105,6 +106,7 @@ def _kill(process: ForkServerProcess) -> None:
 def _run_tests(tree: Path, request: Path, answer: Path, log: Path) -> None:
     """In the forked process: become the program `run_tests.py` in a copy of the tree."""
     os.setsid()
+    gc.freeze()  # pytest looks for cycles five times at its end, in vain among what is imported
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream, descriptor in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
         os.dup2(descriptor, stream)

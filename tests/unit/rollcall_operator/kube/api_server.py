@@ -96,8 +96,12 @@ class ApiServer:
             await response.write(event)
         events: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._open.append(events)
-        while (event := await events.get()) is not None:
-            await response.write(event)
+        try:
+            while (event := await events.get()) is not None:
+                await response.write(event)
+        finally:  # a client that leaves gets no later event, but the next WATCH does
+            if events in self._open:
+                self._open.remove(events)
         return response
 
 
@@ -108,7 +112,7 @@ async def client_of(
     """A client of an API server that answers every GET so."""
     application = web.Application()
     application.router.add_get("/{path:.+}", answer)
-    runner = web.AppRunner(application, shutdown_timeout=0.1)
+    runner = web.AppRunner(application, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     server = f"http://127.0.0.1:{runner.addresses[0][1]}"
