@@ -8,7 +8,6 @@ CPU time is that of the test's process and of all its descendants. A test with f
 CPU time waits for something: a sleep, a time-out, another process that waits itself.
 """
 
-import gc
 import os
 from collections import defaultdict
 from collections.abc import Generator
@@ -48,12 +47,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
         if grouped != item.nodeid:
             # pytest-xdist 3.8 appends the group to what pytest 9.2 no longer reads.
             setattr(item, "_id", coerce_node_id(grouped))  # noqa: B010 - private
-
-
-def pytest_collection_finish() -> None:
-    """Tests and modules stay: each search for cycles would go through them in vain."""
-    gc.collect()
-    gc.freeze()
 
 
 def _shares_a_fixture(item: pytest.Item) -> bool:
