@@ -31,7 +31,7 @@ LONGEST_E2E = " ".join(
 INTEGRATION = f"tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}"
 ALL_INTEGRATION = "not alone and not monitoring"
 USUAL_INTEGRATION = f"{ALL_INTEGRATION} and not long"
-USUAL_E2E = "not every_engine and not vllm and not vllm_soak"
+USUAL_E2E = "not every_engine and not vllm and not vllm_soak and not long"
 E2E_SIDE_BY_SIDE = f"-n 3 --dist loadgroup {SHOW_SLOWEST} -m 'not alone and {USUAL_E2E}'"
 
 
@@ -140,6 +140,12 @@ PARTS = (
         minutes=14,
         # The longest tests first: begun last, they would run on alone.
         commands=(f"pytest {LONGEST_E2E} tests/e2e {E2E_SIDE_BY_SIDE}",),
+    ),
+    Part(
+        name="e2e-long",
+        minutes=4,  # an estimate: by what its tests take in the part above
+        commands=("pytest tests/e2e -n 2 --dist loadgroup -m long",),
+        named_only=True,
     ),
     Part(
         name="e2e-alone",

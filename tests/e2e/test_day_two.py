@@ -166,6 +166,7 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     assert restarts == [0, 0], "the rollouts ran on"
 
 
+@pytest.mark.long
 def test_orphans_are_adopted_and_training_goes_on(job: RunningJob) -> None:
     step = job.saved()
     pool = job.kubectl.get("rolloutpool", POOL)["metadata"]["uid"]

@@ -48,6 +48,7 @@ def test_rollouts_begin_with_what_a_supervised_job_exported(
     check_first_reward(kubectl)
 
 
+@pytest.mark.long
 def test_rollouts_begin_with_a_checkpoint_of_the_command(kubectl: Kubectl, tmp_path: Path) -> None:
     create_inputs(kubectl, tmp_path)
     kubectl.apply(pod_of_the_command())

@@ -41,6 +41,7 @@ async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
         return (await running.trainer.metrics())["param_sync_bytes_total"]
 
 
+@pytest.mark.long
 async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
     whole = await sent_bytes(tmp_path / "whole", None)
     deltas = await sent_bytes(tmp_path / "deltas", DeltaConfig())

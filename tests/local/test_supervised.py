@@ -24,6 +24,7 @@ ROWS, STEPS = 64, 8
 EXIT_SECONDS = 30.0
 
 
+@pytest.mark.long
 async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     config = job_config(
