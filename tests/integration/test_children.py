@@ -207,7 +207,7 @@ async def test_a_child_that_is_deleted_comes_back(
     await user.apply(example())
     before = await all_children(user)
     await user.delete(DEPLOYMENTS, "reverse-cpu")
-    await user.delete(SERVICES, "reverse-trainer")  # not watched: found at the next look
+    await user.delete(SERVICES, "reverse-trainer")
 
     async def back() -> bool:
         found = await user.get(DEPLOYMENTS, "reverse-cpu")
