@@ -110,7 +110,7 @@ PARTS = (
         commands=("pytest tests/integration -m monitoring",),
         named_only=True,
     ),
-    Part(name="mutants", minutes=5.5, commands=("python -m tests.mutants --quick",)),
+    Part(name="mutants", minutes=4.5, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
         minutes=15,
