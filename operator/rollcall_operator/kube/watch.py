@@ -4,7 +4,6 @@ https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Callable
@@ -133,13 +132,14 @@ class Watch(Generic[T]):
 
     async def _newest(self) -> int:
         """The resourceVersion of a list that is made now."""
-        for failures in itertools.count(1):
+        failures = 0
+        while True:
             try:
                 return _version(await self._client.probe(self._resource, namespace=self._namespace))
             except (ApiError, UnreachableError) as error:
                 log.info("Listing %s: %s", self._resource.plural, error)
+            failures += 1
             await asyncio.sleep(self._delay(failures))
-        raise AssertionError  # count has no end
 
     def _end_watch(self) -> None:
         """The next one begins where it ends."""

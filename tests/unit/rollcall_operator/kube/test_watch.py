@@ -1,47 +1,18 @@
 """Nothing is missed: what changes while no WATCH is open shows when the next one opens."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from rollcall_operator.kube.client import KubeClient
-from rollcall_operator.kube.resources import PODS
-from rollcall_operator.kube.watch import Watch
 from tests.unit.rollcall_operator.kube.api_server import (
     ApiServer,
     Difference,
     client_of,
-    name_and_version,
     pod,
     until,
 )
-
-
-@asynccontextmanager
-async def watching(
-    client: KubeClient, *, delay: Callable[[int], float] = lambda _: 0.01
-) -> AsyncIterator[list[Difference]]:
-    """What a watch of pods reports, as it comes."""
-    differences: list[Difference] = []
-    watch = Watch(
-        client,
-        PODS,
-        namespace="ns",
-        labels="rollcall.dev/job",
-        reduce=name_and_version,
-        changed=lambda before, now: differences.append((before, now)),
-        delay=delay,
-    )
-    running = asyncio.create_task(watch.run())
-    try:
-        yield differences
-        assert not running.done(), running.exception()
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+from tests.unit.rollcall_operator.kube.watched_pods import watching
 
 
 async def reported(differences: list[Difference], *expected: Difference) -> None:
@@ -55,7 +26,7 @@ async def reported(differences: list[Difference], *expected: Difference) -> None
 
 async def test_all_pages_of_the_list_and_then_each_event(tmp_path: Path) -> None:
     server = ApiServer(version=7, pods=[pod(name, 1) for name in "abcde"], page=2)
-    async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
+    async with client_of(tmp_path, server.answer) as client, watching(client) as (_, differences):
         await reported(differences, *((None, f"{name}@1") for name in "abcde"))
         server.send("ADDED", pod("f", 8))
         server.send("MODIFIED", pod("a", 9))
@@ -71,7 +42,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_by_events_and_bookmarks(
     tmp_path: Path,
 ) -> None:
     server = ApiServer(version=7)
-    async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
+    async with client_of(tmp_path, server.answer) as client, watching(client) as (_, differences):
         server.send("ADDED", pod("a", 8))
         server.end_watch()
         await reported(differences, (None, "a@8"))
@@ -87,7 +58,7 @@ async def test_a_forgotten_version_lists_again_and_finds_what_was_missed(
     tmp_path: Path, by_event: bool
 ) -> None:
     server = ApiServer(version=7, pods=[pod("stays", 1), pod("changes", 2), pod("goes", 3)])
-    async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
+    async with client_of(tmp_path, server.answer) as client, watching(client) as (_, differences):
         await until(lambda: len(differences) == 3)
         differences.clear()
         server.version, server.pods = 90, [pod("stays", 1), pod("changes", 88), pod("comes", 89)]
@@ -117,7 +88,7 @@ async def test_failures_are_waited_out_longer_and_longer(tmp_path: Path, status:
     server = ApiServer(version=7, pods=[pod("a", 1)])
     async with (
         client_of(tmp_path, server.answer) as client,
-        watching(client, delay=delay) as differences,
+        watching(client, delay=delay) as (_, differences),
     ):
         await reported(differences, (None, "a@1"))
         server.refusals = [status] * 6
@@ -142,7 +113,7 @@ async def test_failures_are_waited_out_longer_and_longer(tmp_path: Path, status:
 )
 async def test_what_is_no_event_opens_another_watch(tmp_path: Path, line: bytes) -> None:
     server = ApiServer(version=7)
-    async with client_of(tmp_path, server.answer) as client, watching(client) as differences:
+    async with client_of(tmp_path, server.answer) as client, watching(client) as (_, differences):
         server.send("ADDED", pod("a", 8))
         server.send_line(line)
         await reported(differences, (None, "a@8"))
