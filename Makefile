@@ -49,16 +49,16 @@ mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must 
 
 test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=mine for another one, STAND_INS=megatron on a CPU
 ifdef ENGINE
-	$(BIN)/pytest tests/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
+	$(BIN)/pytest tests/process/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
 else
 	$(BIN)/python -m hack.test_parts engines-whole
 endif
 
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
-	.venv-vllm/bin/pytest -W default tests/vllm
+	.venv-vllm/bin/pytest -W default tests/plugins/inference/vllm
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
-	$(BIN)/pytest tests/engines
+	$(BIN)/pytest tests/process/engines
 	$(BIN)/pytest tests/unit -m gpu
 	$(SYNC) bench --engine auto --staging host --size 2Gi --json
 	$(SYNC) bench --engine auto --staging device --size 2Gi --json

@@ -23,12 +23,16 @@ HERE = "not gpu and not alone"
 # Tests of one xdist_group share a set-up or a resource: they run in one process, one by one.
 SIDE_BY_SIDE = "-n 2 --dist loadgroup"
 SHOW_SLOWEST = "--durations-cpu 20"
-SLOW = f"pytest tests/local tests/unit {SIDE_BY_SIDE} {SHOW_SLOWEST} -m"
+NOT_ENGINES = "--ignore tests/process/engines"
+UNIT = f"tests/unit tests/process {NOT_ENGINES}"
+SLOW = f"pytest tests/process tests/unit {NOT_ENGINES} {SIDE_BY_SIDE} {SHOW_SLOWEST} -m"
 LONGEST_E2E = " ".join(
-    f"tests/e2e/test_{name}.py" for name in ("elastic_rollouts", "day_two", "hugging_face_model")
+    f"tests/cluster/jobs/test_{name}.py"
+    for name in ("elastic_rollouts", "day_two", "hugging_face_model")
 )
 
-INTEGRATION = f"tests/integration {SIDE_BY_SIDE} {SHOW_SLOWEST}"
+ENGINES = f"tests/process/engines {SIDE_BY_SIDE} {SHOW_SLOWEST}"
+INTEGRATION = f"tests/apiserver {SIDE_BY_SIDE} {SHOW_SLOWEST}"
 ALL_INTEGRATION = "not alone and not monitoring"
 USUAL_INTEGRATION = f"{ALL_INTEGRATION} and not long"
 USUAL_E2E = "not every_engine and not vllm and not vllm_soak and not long"
@@ -74,18 +78,18 @@ PARTS = (
     Part(
         name="unit",
         minutes=5,
-        commands=(f"pytest tests/unit tests/local {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
+        commands=(f"pytest {UNIT} {SIDE_BY_SIDE} -m 'not slow and {HERE}'",),
     ),
     Part(
         name="engines",
         minutes=1.2,
-        commands=(f"pytest tests/engines {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not slow and {HERE}'",),
+        commands=(f"pytest {ENGINES} -m 'not slow and {HERE}'",),
     ),
     # All training engines on all meshes; the quick ones run in the part above, too.
     Part(
         name="engines-whole",
         minutes=20,  # an estimate: each engine was measured by itself, beside other work
-        commands=(f"pytest tests/engines {SIDE_BY_SIDE} {SHOW_SLOWEST} -m 'not gpu'",),
+        commands=(f"pytest {ENGINES} -m 'not gpu'",),
         named_only=True,
     ),
     # Before the mutants: it builds the API server and Helm, which some of their tests need.
@@ -94,7 +98,7 @@ PARTS = (
         minutes=4.5,
         commands=(
             f"pytest {INTEGRATION} -m '{USUAL_INTEGRATION}'",
-            "pytest tests/integration -m alone",
+            "pytest tests/apiserver -m alone",
         ),
     ),
     Part(
@@ -107,14 +111,14 @@ PARTS = (
     Part(
         name="monitoring",
         minutes=4,
-        commands=("pytest tests/integration -m monitoring",),
+        commands=("pytest tests/apiserver -m monitoring",),
         named_only=True,
     ),
     Part(name="mutants", minutes=4.5, commands=("python -m tests.mutants --quick",)),
     Part(
         name="slow",
         minutes=15,
-        # The longest are in tests/local: begun last, they would run on with one core idle.
+        # The longest are in tests/process: begun last, they would run on with one core idle.
         commands=(f"{SLOW} 'slow and not long and {HERE}'",),
     ),
     Part(
@@ -126,56 +130,56 @@ PARTS = (
     Part(
         name="alone",
         minutes=2,
-        commands=("pytest tests/unit tests/local -m 'alone and not gpu'",),
+        commands=(f"pytest {UNIT} -m 'alone and not gpu'",),
     ),
     # The parts below need it.
     Part(name="cluster", minutes=3, commands=("python -m hack.cluster install",)),
     Part(
         name="bare-machine",
         minutes=2,
-        commands=("pytest tests/cluster/test_bare_machine.py",),
+        commands=("pytest tests/cluster/machine/test_bare_machine.py",),
     ),
     Part(
         name="e2e",
         minutes=14,
         # The longest tests first: begun last, they would run on alone.
-        commands=(f"pytest {LONGEST_E2E} tests/e2e {E2E_SIDE_BY_SIDE}",),
+        commands=(f"pytest {LONGEST_E2E} tests/cluster/jobs {E2E_SIDE_BY_SIDE}",),
     ),
     Part(
         name="e2e-long",
         minutes=4,  # an estimate: by what its tests take in the part above
-        commands=("pytest tests/e2e -n 2 --dist loadgroup -m long",),
+        commands=("pytest tests/cluster/jobs -n 2 --dist loadgroup -m long",),
         named_only=True,
     ),
     Part(
         name="e2e-alone",
         minutes=4,
-        commands=(f"pytest tests/e2e -m 'alone and {USUAL_E2E}'",),
+        commands=(f"pytest tests/cluster/jobs -m 'alone and {USUAL_E2E}'",),
     ),
     # Builds the image with vLLM, and puts it into a node.
     Part(
         name="e2e-vllm",
         minutes=9,
-        commands=(f"pytest tests/e2e -n 2 {SHOW_SLOWEST} -m vllm",),
+        commands=(f"pytest tests/cluster/jobs -n 2 {SHOW_SLOWEST} -m vllm",),
         named_only=True,
     ),
     # Builds an image with every training engine, and puts it into the nodes.
     Part(
         name="e2e-engines",
         minutes=11,
-        commands=("pytest tests/e2e -m every_engine",),
+        commands=("pytest tests/cluster/jobs -m every_engine",),
         named_only=True,
     ),
     Part(
         name="soak-vllm",
         minutes=5,
-        commands=("pytest tests/e2e -m vllm_soak",),
+        commands=("pytest tests/cluster/jobs -m vllm_soak",),
         named_only=True,
     ),
     Part(
         name="sbom",
         minutes=2,
-        commands=("pytest tests/cluster/test_sbom.py",),
+        commands=("pytest tests/cluster/machine/test_sbom.py",),
         named_only=True,
     ),
     # Its own cluster beside the one that the parts above use, and it compares all of the machine's
@@ -183,7 +187,7 @@ PARTS = (
     Part(
         name="cluster-lifecycle",
         minutes=5,  # an estimate: not measured yet
-        commands=("pytest tests/cluster/test_cluster_lifecycle.py",),
+        commands=("pytest tests/cluster/machine/test_cluster_lifecycle.py",),
         named_only=True,
     ),
 )

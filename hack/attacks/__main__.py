@@ -21,8 +21,8 @@ from hack.attacks.catalogue import all_attacks
 from hack.attacks.door_times import measure_doors, measure_doors_held_by_strangers
 from hack.attacks.runner import AttackRunner
 from hack.attacks.target import attacked_job
-from tests.local import pods
-from tests.local.worker_processes import WorkerForkServer
+from tests.process import pods
+from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from hack.attacks.attack import Attack

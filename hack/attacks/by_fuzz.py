@@ -36,7 +36,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.partial_responses import PartialReport, Response
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.train.reference_pods.exchange import encode_request
-from tests.local.pods import ISSUER
+from tests.process.pods import ISSUER
 from tests.unit.rollcall_runtime.train.reference_pods.pods import rows
 
 if TYPE_CHECKING:

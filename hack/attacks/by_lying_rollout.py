@@ -9,14 +9,14 @@ from hack.attacks import lying_rollout
 from hack.attacks.attack import attack, expect
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local.harness import in_sync
+from tests.process.harness import in_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
     from hack.attacks.target import AttackedJob
     from rollcall_protocol.wire.job_snapshot import JobSnapshot
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 LIE_SECONDS = 90.0  # from the start of its process to the third lie
 BAD_SAMPLES = {

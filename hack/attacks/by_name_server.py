@@ -13,7 +13,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import EpochCause
 from tests.certificates import show
-from tests.local.harness import in_sync
+from tests.process.harness import in_sync
 
 if TYPE_CHECKING:
     from hack.attacks.target import AttackedJob

@@ -13,7 +13,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, Sample, dumps
 from rollcall_runtime.worker.identity.roles import CallerRole
-from tests.local.pods import ISSUER
+from tests.process.pods import ISSUER
 
 if TYPE_CHECKING:
     from hack.attacks.target import AttackedJob, Attacker

@@ -16,7 +16,7 @@ from hack.attacks.attack import attack
 from hack.attacks.rendezvous_client import refused_at_rendezvous
 from hack.attacks.routes import ROUTES, refused_at
 from rollcall_protocol import pod_contract
-from tests.local.pods import ISSUER
+from tests.process.pods import ISSUER
 from tests.token_issuer import TokenIssuer, ec_key, rsa_key
 
 if TYPE_CHECKING:

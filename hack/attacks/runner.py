@@ -10,7 +10,7 @@ from hack.attacks import worker_vitals
 from hack.attacks.attack import NotRefusedError
 from hack.attacks.outcome import AttackOutcome, grown, peaks, steps_lost
 from hack.attacks.served_weights import compare_served_weights
-from tests.local.harness import in_sync
+from tests.process.harness import in_sync
 
 if TYPE_CHECKING:
     from hack.attacks.attack import Attack

@@ -19,8 +19,8 @@ from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Hello, dumps
 from rollcall_protocol.wire.roster import EpochCause, RosterMember
-from tests.local.harness import FAST, LocalJob, in_sync
-from tests.local.pods import ISSUER, Pod
+from tests.process.harness import FAST, LocalJob, in_sync
+from tests.process.pods import ISSUER, Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 KIB_IN_MIB = 1024
 TRACEBACK_CHARACTERS = 3000

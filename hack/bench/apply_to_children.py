@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from hack.bench.run_record import finish, run_record
-from tests.integration.cluster import Cluster, running_cluster
-from tests.integration.cluster_user import ClusterUser, example, open_user, operator_writes, quiet
-from tests.integration.operator_process import OperatorProcess
+from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster_user import ClusterUser, example, open_user, operator_writes, quiet
+from tests.apiserver.operator_process import OperatorProcess
 
 CHILDREN = 5
 _POLL = 0.005

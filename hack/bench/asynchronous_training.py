@@ -24,8 +24,8 @@ from hack.bench.local_job import rounded
 from hack.bench.run_record import finish, run_record
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import EngineRef
-from tests.local.harness import FAST, LocalJob
-from tests.local.pods import Pod
+from tests.process.harness import FAST, LocalJob
+from tests.process.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 STALENESS = {"synchronous": 0, "asynchronous": 2}

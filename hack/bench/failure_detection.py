@@ -16,8 +16,8 @@ from pathlib import Path
 
 from hack.bench.run_record import finish, run_record
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
-from tests.local.harness import FAST, Lag, LocalJob
-from tests.local.pods import Pod
+from tests.process.harness import FAST, Lag, LocalJob
+from tests.process.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
 ROLLOUTS = 3

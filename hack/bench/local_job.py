@@ -18,7 +18,7 @@ from hack.bench.run_record import finish, run_record
 from rollcall_protocol.pod_contract import METRICS_PORT
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local.harness import FAST, Lag, LocalJob
+from tests.process.harness import FAST, Lag, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
 CPU = "process_cpu_seconds_total"

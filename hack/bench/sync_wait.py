@@ -24,7 +24,7 @@ from hack.bench.local_job import rounded, serving
 from hack.bench.run_record import finish, run_record
 from rollcall_protocol.job_config import EngineRef
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
-from tests.local.harness import ENDLESS, FAST, LocalJob
+from tests.process.harness import ENDLESS, FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
 MODELS = {

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from hack.bench.run_record import finish, run_record
 from hack.liar.liar_soak import FAULTS, LiarSoak, soaked_job
 from hack.soak.fault_plan import FaultKind, make_plan
-from tests.local import pods
-from tests.local.worker_processes import WorkerForkServer
+from tests.process import pods
+from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,14 +16,14 @@ from hack.liar.lying_worker import LieKind
 from hack.liar.verdict import LiarLife
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local.harness import in_sync
+from tests.process.harness import in_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from rollcall_protocol.wire.job_snapshot import JobSnapshot
-    from tests.local.harness import LocalJob
-    from tests.local.pods import Pod
+    from tests.process.harness import LocalJob
+    from tests.process.pods import Pod
 
 REPLACE_SECONDS = 5.0  # after the exclusion; the operator's default is 60
 JOIN_SECONDS = 60.0

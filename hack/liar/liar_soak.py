@@ -19,7 +19,7 @@ from hack.soak.fault_plan import FaultKind
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.wire.job_snapshot import UNTRUSTED
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local.harness import FAST, LocalJob, in_sync
+from tests.process.harness import FAST, LocalJob, in_sync
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hack.soak.fault_plan import PlannedFault
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 ROLLOUTS = 4
 FAULTS = (

@@ -26,9 +26,9 @@ from hack.attacks.target import AttackedJob, attacked_job
 from hack.bench.run_record import finish, run_record
 from hack.liar.liar_slot import LiarSlot, SharedRoster
 from rollcall_protocol.wire.roster import EpochCause
-from tests.local import pods
-from tests.local.harness import START_SECONDS, in_sync
-from tests.local.worker_processes import WorkerForkServer
+from tests.process import pods
+from tests.process.harness import START_SECONDS, in_sync
+from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence

@@ -1,6 +1,6 @@
 """Draws every dashboard with what a Prometheus stored of a run.
 
-The run is that of the tests (`tests/integration/monitored_job.py`): a job of real workers, and
+The run is that of the tests (`tests/apiserver/monitored_job.py`): a job of real workers, and
 faults. One SVG a dashboard, with a panel where Grafana would have it.
 """
 
@@ -21,8 +21,8 @@ from matplotlib.ticker import EngFormatter
 from hack.monitoring.dashboards.__main__ import DASHBOARDS, ROOT
 from hack.monitoring.dashboards.panels import PANELS_IN_A_ROW
 from hack.svg_file import save
-from tests.integration.cluster import running_cluster
-from tests.integration.monitored_job import Recording, record
+from tests.apiserver.cluster import running_cluster
+from tests.apiserver.monitored_job import Recording, record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -17,9 +17,9 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind, RewardFailure
-from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
-from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
-from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
+from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
+from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool, orphaned
 
 Scenario = Callable[[], JobSimulator]

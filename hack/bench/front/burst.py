@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hack.bench.front.measured_job import Asked, Way, measured, percentiles
 from rollcall_protocol.job_config import EngineRef, OptimizerConfig
-from tests.engines.tiny_models import write_tiny_model
-from tests.local.harness import ENDLESS, FAST, LocalJob
+from tests.process.engines.tiny_models import write_tiny_model
+from tests.process.harness import ENDLESS, FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:

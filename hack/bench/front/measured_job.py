@@ -18,12 +18,12 @@ from rollcall_protocol.wire.messages import loads
 from rollcall_protocol.wire.roster import EpochCause
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.front.rollout_client import generated_lines, open_session
-from tests.local.harness import START_SECONDS, LocalJob, in_sync
+from tests.process.harness import START_SECONDS, LocalJob, in_sync
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 KEY = "key-of-the-measured"
 _PROMPT = tuple(range(10, 42))

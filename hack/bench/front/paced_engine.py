@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 NAME = "paced"
 INTERVAL_NS = 50_000_000
-_FIRST_TOKEN, _TOKENS = 5, 90  # characters of `tests.engines.tiny_models`; none ends a response
+_FIRST_TOKEN, _TOKENS = (
+    5,
+    90,
+)  # of `tests.process.engines.tiny_models`; none ends a response
 
 
 def install(folder: Path) -> Path:

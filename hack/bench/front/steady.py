@@ -15,13 +15,13 @@ from hack.bench.front.measured_job import Asked, Way, measured, percentiles
 from hack.bench.front.paced_engine import INTERVAL_NS, due
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.job_config import EngineRef
-from tests.engines.tiny_models import write_tiny_model
-from tests.local.harness import ENDLESS, FAST, LocalJob
-from tests.local.pods import ROOT
+from tests.process.engines.tiny_models import write_tiny_model
+from tests.process.harness import ENDLESS, FAST, LocalJob
+from tests.process.pods import ROOT
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 TOKENS = 140  # of a response: 7 s
 BEGIN_SECONDS = 3.0  # in which all streams begin; tokens count once all of them have

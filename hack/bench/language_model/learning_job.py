@@ -13,7 +13,7 @@ from hack.cluster.examples import example
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children.worker_config import job_config
 from rollcall_protocol.job_config import EngineRef, JobConfig
-from tests.local.harness import LocalJob, in_sync
+from tests.process.harness import LocalJob, in_sync
 
 TASKS = tuple(GOALS)
 START_SECONDS = 400.0  # importing torch and vLLM on two cores that may have other work

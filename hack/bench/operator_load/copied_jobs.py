@@ -19,13 +19,13 @@ from hack.bench.operator_load.job_manifests import NAMESPACE, job
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, RL_JOBS
 from rollcall_protocol.wire.roster import RosterMember, roster_digest
-from tests.integration.cluster_user import open_user
+from tests.apiserver.cluster_user import open_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from rollcall_operator.kube.client import Object
-    from tests.integration.cluster import Cluster
+    from tests.apiserver.cluster import Cluster
 
 _WRITERS = 8
 _UID = re.compile(rb"[0-9a-f]{8}(?=-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})")

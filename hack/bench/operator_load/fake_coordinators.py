@@ -26,7 +26,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress
 from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.coordinator.state_stream import StateStream
-from tests.integration.cluster_user import open_user
+from tests.apiserver.cluster_user import open_user
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from rollcall_operator import plan_command
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import SECRETS
 from rollcall_operator.plan.children.certificates import server_certificates
-from tests.integration.cluster_user import example
+from tests.apiserver.cluster_user import example
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import Object

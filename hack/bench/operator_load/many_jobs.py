@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from hack.bench.operator_load.job_manifests import NAMESPACE, job, objects_of
 from hack.bench.operator_load.pod_count import counted_pods
 from rollcall_operator.kube.resources import SECRETS, resource_of
-from tests.integration.cluster_user import ClusterUser, open_user
+from tests.apiserver.cluster_user import ClusterUser, open_user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from hack.bench.operator_load.measured_operator import MeasuredOperator
     from rollcall_operator.kube.client import Object
-    from tests.integration.cluster import Cluster
+    from tests.apiserver.cluster import Cluster
 
 CLIENTS = 10
 """Requests at a time; the operator reconciles as many jobs at a time."""

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.bench.operator_load.audit_counts import AuditCounts
-from tests.integration.cluster_user import USER
-from tests.integration.operator_process import OperatorProcess
+from tests.apiserver.cluster_user import USER
+from tests.apiserver.operator_process import OperatorProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.integration.cluster import Cluster
+    from tests.apiserver.cluster import Cluster
 
 _FLAGS = ("--reach", "direct", "--log-level", "info")
 _TICKS = os.sysconf("SC_CLK_TCK")

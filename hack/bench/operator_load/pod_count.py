@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rollcall_operator.kube.resources import PODS
 from rollcall_operator.kube.watch import Watch
-from tests.integration.kubelet import is_ready
+from tests.apiserver.kubelet import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator

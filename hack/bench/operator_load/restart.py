@@ -11,7 +11,7 @@ from hack.bench.operator_load.copied_jobs import copy_first_job
 from hack.bench.operator_load.measured_operator import MeasuredOperator, measured_operator
 
 if TYPE_CHECKING:
-    from tests.integration.cluster import Cluster
+    from tests.apiserver.cluster import Cluster
 
 RESTART_SECONDS = 600.0
 _CONTROLLERS = ("kwok", "kube-scheduler", "kube-controller-manager")

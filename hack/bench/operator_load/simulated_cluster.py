@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import go_build
 from rollcall_operator.kube.resources import NODES
-from tests.integration.cluster import Cluster, running_cluster
-from tests.integration.cluster_user import eventually, open_user
-from tests.integration.kubelet import is_ready
+from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster_user import eventually, open_user
+from tests.apiserver.kubelet import is_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hack.cluster.control_plane import ControlPlane
-    from tests.integration.cluster_user import ClusterUser
+    from tests.apiserver.cluster_user import ClusterUser
 
 NODES_COUNT = 20
 _STAGES = (

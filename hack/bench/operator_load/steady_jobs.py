@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from hack.bench.operator_load.measured_operator import MeasuredOperator
-    from tests.integration.cluster import Cluster
+    from tests.apiserver.cluster import Cluster
 
 IDLE_SECONDS, TRAINING_SECONDS = 300.0, 120.0
 CONNECT_SECONDS = 120.0

@@ -15,15 +15,15 @@ from hack.bench.operator_load.job_manifests import NAMESPACE, job
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import DEPLOYMENTS, PODS, RL_JOBS, ROLLOUT_POOLS
 from rollcall_operator.kube.watch import Watch
-from tests.integration.cluster_user import open_user
+from tests.apiserver.cluster_user import open_user
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hack.bench.operator_load.measured_operator import MeasuredOperator
     from rollcall_operator.kube.client import Object
-    from tests.integration.cluster import Cluster
-    from tests.integration.cluster_user import ClusterUser
+    from tests.apiserver.cluster import Cluster
+    from tests.apiserver.cluster_user import ClusterUser
 
 EVENTS_PER_SECOND = 1000
 SECONDS = 60.0

@@ -17,14 +17,14 @@ from hack.bench.vllm_updates import endless_reward
 from hack.bench.vllm_updates.served_models import LARGE, SMALL, ModelSize, random_model
 from rollcall_protocol.job_config import EngineRef, RewardErrorConfig
 from rollcall_protocol.wire.roster import EpochCause
-from tests.engines.tiny_models import LETTERS, tiny_tokenizer
-from tests.local.harness import ENDLESS, FAST, Lag, LocalJob, in_sync
+from tests.process.engines.tiny_models import LETTERS, tiny_tokenizer
+from tests.process.harness import ENDLESS, FAST, Lag, LocalJob, in_sync
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.local.pods import Pod
+    from tests.process.pods import Pod
 
 Figures = dict[str, Any]
 

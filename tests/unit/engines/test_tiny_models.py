@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rollcall_runtime.tasks import reverse
-from tests.engines.tiny_models import (
+from tests.process.engines.tiny_models import (
     ARCHITECTURES,
     LETTERS,
     Architecture,

@@ -11,8 +11,8 @@ from hack import test_parts
 from hack.test_parts import PARTS
 
 MARKS = ("slow", "alone")
-SLOW_SUITES = ("tests/unit", "tests/local")
-SUITES = (*SLOW_SUITES, "tests/integration", "tests/e2e")
+SLOW_SUITES = ("tests/unit", "tests/process")
+SUITES = (*SLOW_SUITES, "tests/apiserver", "tests/cluster/jobs")
 
 
 def selections() -> list[tuple[set[str], Expression]]:
@@ -41,7 +41,7 @@ def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
     for count in range(len(MARKS) + 1):
         for marks in itertools.combinations(MARKS, count):
             slow = "slow" in marks and suite in SLOW_SUITES and "alone" not in marks
-            whole = "alone" not in marks and suite == "tests/integration"
+            whole = "alone" not in marks and suite == "tests/apiserver"
             named_only = int(slow or whole)
             assert runs(suite, *marks) == 1 + named_only, marks
 
@@ -50,7 +50,7 @@ def test_a_test_runs_once_whatever_its_marks(suite: str) -> None:
     ("suite", "part", "marks"),
     [
         *((suite, "slow", ("slow", "long")) for suite in SLOW_SUITES),
-        ("tests/integration", "integration", ("long",)),
+        ("tests/apiserver", "integration", ("long",)),
     ],
 )
 def test_a_long_test_runs_when_it_is_named(suite: str, part: str, marks: tuple[str, ...]) -> None:
@@ -63,7 +63,7 @@ def test_the_quick_tests_of_training_engines_run_always_and_the_slow_ones_when_n
     by_name = {part.name: part for part in PARTS}
     assert not by_name["engines"].named_only
     assert by_name["engines-whole"].named_only
-    assert (runs("tests/engines"), runs("tests/engines", "slow")) == (2, 1)
+    assert (runs("tests/process/engines"), runs("tests/process/engines", "slow")) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -74,16 +74,18 @@ def test_end_to_end_tests_with_an_image_of_their_own_run_when_they_are_named(
     mark: str, name: str
 ) -> None:
     assert {part.name: part for part in PARTS}[name].named_only
-    assert runs("tests/e2e", mark) == runs("tests/e2e", mark, "alone") == 1
+    assert runs("tests/cluster/jobs", mark) == runs("tests/cluster/jobs", mark, "alone") == 1
 
 
 def test_each_test_of_the_local_cluster_runs_in_one_part() -> None:
-    files = sorted(path.name for path in (test_parts.ROOT / "tests/cluster").glob("test_*.py"))
+    files = sorted(
+        path.name for path in (test_parts.ROOT / "tests/cluster/machine").glob("test_*.py")
+    )
     assert len(files) == 3
-    assert [runs(f"tests/cluster/{name}") for name in files] == [1, 1, 1]
+    assert [runs(f"tests/cluster/machine/{name}") for name in files] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("suite", ["tests/unit", "tests/local"])
+@pytest.mark.parametrize("suite", ["tests/unit", "tests/process"])
 def test_tests_for_an_accelerator_do_not_run(suite: str) -> None:
     assert runs(suite, "gpu") == runs(suite, "gpu", "slow") == runs(suite, "gpu", "alone") == 0
 

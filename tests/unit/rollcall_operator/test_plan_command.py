@@ -7,10 +7,10 @@ import yaml
 
 from rollcall_operator.api import yaml_text
 from rollcall_operator.plan_command import InvalidManifestError, children
-from tests.integration.bad_manifests.case import Case
-from tests.integration.bad_manifests.manifests import changed, job, pool
-from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
-from tests.integration.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
+from tests.apiserver.bad_manifests.case import Case
+from tests.apiserver.bad_manifests.manifests import changed, job, pool
+from tests.apiserver.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 

@@ -8,7 +8,7 @@ import pytest
 from hack.monitoring.dashboard_queries import PanelQuery
 from hack.monitoring.pictures import draw
 from hack.monitoring.prometheus_server import Line
-from tests.integration.monitored_job import MadeFault, Recording
+from tests.apiserver.monitored_job import MadeFault, Recording
 
 
 def recording() -> Recording:

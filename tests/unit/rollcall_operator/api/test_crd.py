@@ -11,8 +11,8 @@ import yaml
 
 from rollcall_operator.api.crd import RESOURCES, RLJOB, ROLLOUTPOOL, crd, rendered
 from rollcall_operator.api.rules import VALIDATIONS
-from tests.integration.bad_manifests.case import Case
-from tests.integration.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
+from tests.apiserver.bad_manifests.case import Case
+from tests.apiserver.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
 
 CRDS = Path(__file__).parents[4] / "crds"
 PRESERVED = "x-kubernetes-preserve-unknown-fields"

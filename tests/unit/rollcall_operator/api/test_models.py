@@ -13,7 +13,7 @@ from rollcall_operator.api.scalars import JOB_NAME_MAX, TRAIN_ENGINES, dns_label
 from rollcall_protocol import algorithm_settings
 from rollcall_protocol.algorithm_settings import PRESETS, AlgorithmSettings
 from rollcall_protocol.train_settings import BUILT_IN
-from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.apiserver.bad_manifests.manifests import Changes, changed, job, pool
 
 
 def read(changes: Changes | None = None) -> RLJobSpec:

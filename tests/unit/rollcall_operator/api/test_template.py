@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.validate import parse
-from tests.integration.bad_manifests.manifests import changed, job
+from tests.apiserver.bad_manifests.manifests import changed, job
 
 POD = "spec.trainer.template.spec"
 CONTAINER = f"{POD}.containers[0]"

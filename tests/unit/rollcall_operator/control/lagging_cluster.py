@@ -25,7 +25,7 @@ from rollcall_operator.plan.timestamps import to_time
 from rollcall_protocol.pod_contract import READINESS_GATE
 from rollcall_protocol.wire.job_snapshot import MemberState, TrainingProgress
 from rollcall_protocol.wire.roster import Roster
-from tests.integration.bad_manifests.manifests import changed
+from tests.apiserver.bad_manifests.manifests import changed
 from tests.unit.rollcall_operator.control.api_server_stand_in import (
     Client,
     Object,

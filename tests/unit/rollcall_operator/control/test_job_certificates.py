@@ -9,7 +9,7 @@ from rollcall_operator.control.certificate_authority import CertificateAuthority
 from rollcall_operator.control.job_certificates import AGAIN_SECONDS, JobCertificates
 from rollcall_operator.kube.errors import ConflictError, RefusedError, TerminatingError
 from rollcall_operator.plan.model import ObservedJob
-from tests.integration.bad_manifests.manifests import OWN_REFERENCE
+from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 if TYPE_CHECKING:

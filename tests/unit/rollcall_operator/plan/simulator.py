@@ -35,7 +35,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from rollcall_protocol.wire.trust_bundle import TrustBundle
-from tests.integration.bad_manifests.manifests import Changes, changed, job, pool
+from tests.apiserver.bad_manifests.manifests import Changes, changed, job, pool
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.json_codec import decode
-from tests.integration.bad_manifests.manifests import DELETE, FRONT
+from tests.apiserver.bad_manifests.manifests import DELETE, FRONT
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 SET, SERVICE, TRAINER = "StatefulSet/bad-front", "Service/bad-front", "StatefulSet/bad-trainer"

@@ -8,7 +8,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, ReferenceConfig, ReferencePodConfig
 from rollcall_protocol.wire.job_snapshot import TrainingResult
 from rollcall_protocol.wire.json_codec import decode
-from tests.integration.bad_manifests.manifests import DELETE, OWN_REFERENCE
+from tests.apiserver.bad_manifests.manifests import DELETE, OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 DEPLOYMENT, SERVICE = "Deployment/bad-reference", "Service/bad-reference"

@@ -9,7 +9,7 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress, TrainingResult
 from rollcall_protocol.wire.json_codec import decode
-from tests.integration.bad_manifests.manifests import DELETE, Changes
+from tests.apiserver.bad_manifests.manifests import DELETE, Changes
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
 
 SUPERVISED: Changes = {

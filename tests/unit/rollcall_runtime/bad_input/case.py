@@ -1,6 +1,6 @@
 """Mistakes that only a worker sees, in files, checkpoints and memory, and what it says of them.
 
-Those that the operator or the API server sees are in `tests/integration/bad_manifests`.
+Those that the operator or the API server sees are in `tests/apiserver/bad_manifests`.
 """
 
 import json

@@ -16,7 +16,7 @@ from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.process_group import TrainerRendezvous
 from rollcall_runtime.train.supervised_run import SupervisedJob, SupervisedRank
-from tests.engines.tiny_models import LETTERS, POSITIONS, write_tiny_model
+from tests.process.engines.tiny_models import LETTERS, POSITIONS, write_tiny_model
 from tests.unit.rollcall_runtime.bad_input.case import Case, Changes, edit
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL, reverse_answers

@@ -5,7 +5,7 @@ from pathlib import Path
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.models.tokenizer import ModelTokenizer
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
+from tests.process.engines.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 
 START, END = 1, 2
 # As Qwen3's: thinking is left out of all turns but the last.

@@ -4,7 +4,7 @@ import pytest
 
 from rollcall_runtime.data.chat_labels import label_chat
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import CHAT_TEMPLATE as CHATML
+from tests.process.engines.tiny_models import CHAT_TEMPLATE as CHATML
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
     MARKED,
     THINKING,

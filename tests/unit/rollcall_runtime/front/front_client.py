@@ -22,7 +22,7 @@ from rollcall_runtime.front.recording import Recording, TrajectorySender
 from rollcall_runtime.front.rollout_client import open_session
 from rollcall_runtime.front.server import FrontServer
 from rollcall_runtime.models.tokenizer import ModelTokenizer
-from tests.engines.tiny_models import tiny_tokenizer
+from tests.process.engines.tiny_models import tiny_tokenizer
 from tests.unit.rollcall_runtime.front.counting_rollouts import (
     POSITIONS,
     VOCABULARY,

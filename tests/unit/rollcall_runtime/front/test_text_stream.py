@@ -8,7 +8,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rollcall_runtime.front.text_stream import TextStream
 from rollcall_runtime.models.tokenizer import ModelTokenizer
-from tests.engines.tiny_models import tiny_tokenizer
+from tests.process.engines.tiny_models import tiny_tokenizer
 
 
 def byte_tokenizer() -> ModelTokenizer:

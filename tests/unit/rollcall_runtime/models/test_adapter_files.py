@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from rollcall_protocol.adapter_config import AdapterConfig
 from rollcall_runtime.models.adapter_files import CONFIG_FILE, adapter_shapes, write_adapter
 from rollcall_runtime.models.open_model import open_model
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 # peft asks transformers by a former name.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")

@@ -18,7 +18,7 @@ from transformers import (
 from rollcall_runtime.models.export import export_model
 from rollcall_runtime.models.model_source import Head, ModelSource
 from rollcall_runtime.models.open_model import open_model
-from tests.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
+from tests.process.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
 
 TOKENS = torch.randint(0, 100, (2, 9), generator=torch.Generator().manual_seed(0))
 

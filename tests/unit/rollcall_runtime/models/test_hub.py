@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 from rollcall_runtime.models.hub import is_hub_id
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
+from tests.process.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
 
 TOKENS = torch.randint(0, 100, (3, 17), generator=torch.Generator().manual_seed(0))
 

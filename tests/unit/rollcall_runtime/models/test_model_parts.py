@@ -17,7 +17,7 @@ from rollcall_runtime.models.model_parts import (
 )
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.sequence_attention import RowLayout
-from tests.engines.tiny_models import (
+from tests.process.engines.tiny_models import (
     ARCHITECTURES,
     LETTERS,
     tiny_config,

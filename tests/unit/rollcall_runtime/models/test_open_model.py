@@ -8,7 +8,7 @@ import pytest
 
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 
 def refusal(path: Path | str) -> str:

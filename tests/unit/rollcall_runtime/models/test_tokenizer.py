@@ -9,7 +9,7 @@ import pytest
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import ModelTokenizer, open_tokenizer
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import LETTERS, write_tiny_model
+from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from rollcall_runtime.models.weight_files import INDEX_FILE, SINGLE_FILE, open_weight_files
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 
 @pytest.fixture

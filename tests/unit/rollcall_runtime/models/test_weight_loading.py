@@ -16,7 +16,7 @@ from rollcall_runtime.models.model_parts import layers
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.weight_loading import Rows, WeightReader, fill, materialise
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 RANKS, RANK = 4, 1
 

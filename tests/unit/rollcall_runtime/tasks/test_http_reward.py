@@ -12,7 +12,7 @@ import pytest
 from rollcall_runtime.tasks.builtin_rewards import http_service
 from rollcall_runtime.tasks.reward_function import UnusableRewardError, load_reward
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import LETTERS, tiny_tokenizer
+from tests.process.engines.tiny_models import LETTERS, tiny_tokenizer
 
 
 class Service:

@@ -18,7 +18,7 @@ from rollcall_runtime.train.checkpoint_export import (
 from rollcall_runtime.train.engine_configuration import split_config
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL
 
 

@@ -31,7 +31,7 @@ from rollcall_protocol.job_config import (
 )
 from rollcall_protocol.wire.json_codec import decode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
-from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.unit.rollcall_operator.plan.simulator import TRUST, JobSimulator, good_job, lent_pool
 
 

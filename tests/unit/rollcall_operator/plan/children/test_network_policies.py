@@ -10,7 +10,7 @@ from rollcall_operator.plan.apply_needed import digest, key
 from rollcall_operator.plan.children import network_policies
 from rollcall_operator.plan.model import PolicyPeers, Refusal
 from rollcall_protocol import pod_contract
-from tests.integration.bad_manifests.manifests import (
+from tests.apiserver.bad_manifests.manifests import (
     OWN_REFERENCE,
     Changes,
     changed,

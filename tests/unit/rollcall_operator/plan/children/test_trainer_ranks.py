@@ -7,7 +7,7 @@ import pytest
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.children.trainer_ranks import accelerators, processes_per_pod
-from tests.integration.bad_manifests.manifests import Changes
+from tests.apiserver.bad_manifests.manifests import Changes
 from tests.unit.rollcall_operator.plan.simulator import good_job
 
 RESOURCES = "spec.trainer.template.spec.containers[0].resources"

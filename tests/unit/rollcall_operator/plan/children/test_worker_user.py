@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 USER = 65532

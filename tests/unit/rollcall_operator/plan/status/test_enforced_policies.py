@@ -3,7 +3,7 @@
 import pytest
 
 from rollcall_operator.plan.status.enforced_policies import can_be_tried
-from tests.integration.bad_manifests.refused_at_apply import NO_ALGORITHM
+from tests.apiserver.bad_manifests.refused_at_apply import NO_ALGORITHM
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 KIND = "NetworkPoliciesEnforced"

@@ -26,7 +26,7 @@ from rollcall_runtime.rollout.inference_engine import (
 )
 from rollcall_runtime.tasks.reverse import EOS, prompt
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import ARCHITECTURES, LETTERS, Architecture, write_tiny_model
+from tests.process.engines.tiny_models import ARCHITECTURES, LETTERS, Architecture, write_tiny_model
 from tests.unit.rollcall_runtime.rollout.engine_driver import (
     SECONDS,
     EngineDriver,

@@ -22,7 +22,7 @@ from rollcall_runtime.tasks.environments.environment_process import (
 )
 from rollcall_runtime.tasks.environments.user_environment import Step
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 USERS = """\
 import asyncio, os, sys, threading, time, weakref

@@ -11,7 +11,7 @@ from rollcall_runtime.tasks.environments.tool_environment import (
     load_tools,
 )
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 
 def add(a: int, b: int) -> int:

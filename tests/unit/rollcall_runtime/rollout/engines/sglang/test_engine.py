@@ -1,4 +1,4 @@
-"""How the engine `sglang` starts SGLang. `tests/local/test_sglang_engine.py` runs it."""
+"""How the engine `sglang` starts SGLang. `tests/process/test_sglang_engine.py` runs it."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from rollcall_runtime.rollout.engines.sglang.engine import SglangEngine
 from rollcall_runtime.worker.errors import SpecError
 from tests.doubles.sglang.contract import CONTRACT, check_arguments
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 
 
 @pytest.fixture(autouse=True)

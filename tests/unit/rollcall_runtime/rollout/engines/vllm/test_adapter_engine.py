@@ -28,7 +28,7 @@ from rollcall_runtime.rollout.inference_engine import (
     WeightMismatchError,
 )
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import write_tiny_model
+from tests.process.engines.tiny_models import write_tiny_model
 from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
 from tests.unit.rollcall_runtime.rollout.engines.vllm.stub_vllm import StubVllm, piece
 

@@ -16,7 +16,7 @@ from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.train_batch import TrainExample, collate
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.errors import SpecError
-from tests.engines.tiny_models import tiny_config, tiny_model
+from tests.process.engines.tiny_models import tiny_config, tiny_model
 
 BATCH = collate([TrainExample.of_sequence(tokens) for tokens in ([5, 6, 7, 8], [1, 2], [3, 4, 9])])
 

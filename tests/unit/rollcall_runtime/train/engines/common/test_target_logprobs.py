@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rollcall_runtime.train.engines.common import target_logprobs as module
 from rollcall_runtime.train.engines.common.target_logprobs import target_logprobs
-from tests.engines.memory import kept_for_backward
+from tests.process.engines.memory import kept_for_backward
 
 POSITIONS, VOCABULARY = 7, 11
 

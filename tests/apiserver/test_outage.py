@@ -1,0 +1,62 @@
+"""The API server goes away and comes back; resource definitions are late."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from rollcall_operator.kube.resources import RL_JOBS
+from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster_user import ClusterUser, all_children, eventually, example, open_user
+from tests.apiserver.operator_process import OperatorProcess
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> object:
+    with running_cluster() as running:
+        yield running
+
+
+async def test_the_operator_outlives_an_outage_shorter_than_its_lease(
+    own_cluster: Cluster, log_folder: Path
+) -> None:
+    async with open_user(own_cluster.admin, namespace="outage") as user:
+        log = log_folder / "log"
+        with OperatorProcess(kubeconfig=own_cluster.operator, log=log) as operator:
+            operator.wait_until_watching()
+            await user.apply(example("before"))
+            await all_children(user, "before")
+            own_cluster.control.stop_apiserver()
+            await asyncio.sleep(1.0)
+            own_cluster.control.start_apiserver()
+            await user.apply(example("after"))
+            await all_children(user, "after")
+            assert operator.process.poll() is None, operator.log.read_text()
+            assert operator.terminate() == 0
+
+
+async def test_it_waits_for_definitions_that_come_late(
+    own_cluster: Cluster, log_folder: Path
+) -> None:
+    async with open_user(own_cluster.admin, namespace="late") as user:
+        user.kubectl("delete", "crd", "rljobs.rollcall.dev", "rolloutpools.rollcall.dev")
+        log = log_folder / "log"
+        flags = ("--no-leader-elect",)
+        with OperatorProcess(kubeconfig=own_cluster.operator, log=log, flags=flags) as operator:
+            operator.wait_for_log("CRD rljobs.rollcall.dev is not installed; apply crds/")
+            status, text = operator.fetch("/readyz")
+            assert (status, "rljobs.rollcall.dev" in text) == (503, True)
+            assert operator.fetch("/healthz")[0] == 200
+            user.kubectl("apply", "-f", "crds/")
+            operator.wait_until_watching()
+            await serve(user)
+            assert operator.fetch("/readyz")[0] == 200
+
+
+async def serve(user: ClusterUser) -> None:
+    async def applied() -> bool:
+        await user.apply(example())
+        return await user.find(RL_JOBS, "reverse") is not None
+
+    await eventually(applied, "the job is taken")
+    await all_children(user)

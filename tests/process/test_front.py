@@ -1,0 +1,174 @@
+"""Agents of a whole job: its front answers them, whatever happens to rollouts and coordinator."""
+
+import asyncio
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
+from rollcall_protocol.job_config import EngineRef, OptimizerConfig
+from tests.process.engines.tiny_models import write_tiny_model
+from tests.process.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
+from tests.process.pods import Pod
+from tests.unit.rollcall_runtime.jobs import job_config
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+
+KEY = "key-of-the-agents-0"
+STREAMS, TOKENS = 64, 60
+# Weights that stay the same to the last digit that counts: a request with a seed has one answer.
+STILL = {
+    **ENDLESS,
+    "group_size": 2,
+    "prompts_per_step": 2,
+    "max_concurrent_rollouts": 4,
+    "optimizer": OptimizerConfig(name="adamw", learning_rate=1e-12),
+}
+
+
+def job_of(folder: Path, **changes: Any) -> LocalJob:
+    config = job_config(
+        model=str(write_tiny_model(folder / "model")),
+        reward_function="rollcall_runtime.tasks.repeat:reward",
+        algorithm=STILL,
+        membership=FAST,
+        front=True,
+        tls=True,
+        **changes,
+    )
+    engine = EngineRef("transformers", {"maxTokens": 8, "concurrency": 1})
+    return LocalJob(folder, config, rollout_engine=engine)
+
+
+class Agents:
+    """Asks the front of a job."""
+
+    def __init__(self, job: LocalJob, front: Pod, session: aiohttp.ClientSession) -> None:
+        self._model, self._session = job.config.model, session
+        self._url = f"http://{front.address}:{pod_contract.FRONT_PORT}/v1"
+
+    async def stream(self, number: int) -> tuple[int, ...]:
+        """The tokens of one answer, whose seed is `number`."""
+        body = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": f"agent {number}"}],
+            "max_completion_tokens": TOKENS,
+            "seed": number,
+            "stream": True,
+            "return_token_ids": True,
+        }
+        tokens: list[int] = []
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with self._session.post(
+            f"{self._url}/chat/completions", json=body, headers=headers
+        ) as answer:
+            assert answer.status == 200, await answer.text()
+            async for line in answer.content:
+                text = line.decode().strip().removeprefix("data: ")
+                if text == "[DONE]":
+                    return tuple(tokens)
+                if text:
+                    event: dict[str, Any] = json.loads(text)
+                    assert "error" not in event
+                    tokens += event["choices"][0]["token_ids"]
+        raise AssertionError("the stream ended early")
+
+    async def rewarded(self, number: int) -> None:
+        """Two turns on a task, then a reward."""
+        named = {"Authorization": f"Bearer {KEY}", "X-Rollcall-Trajectory": f"agent-{number}"}
+        messages = [{"role": "user", "content": f"task {number // 2}"}]
+        for _ in range(2):
+            body = {"model": self._model, "messages": messages, "max_tokens": 6}
+            async with self._session.post(
+                f"{self._url}/chat/completions", json=body, headers=named
+            ) as answer:
+                assert answer.status == 200, await answer.text()
+                said = (await answer.json())["choices"][0]["message"]["content"]
+            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "on"}]
+        url = f"{self._url}/trajectories/agent-{number}/reward"
+        given = {"reward": float(number % 2), "group": f"task-{number // 2}"}
+        async with self._session.post(url, json=given, headers=named) as answer:
+            assert answer.status == 200, await answer.text()
+
+    async def all(self) -> list[tuple[int, ...]]:
+        async with asyncio.timeout(2 * STEP_SECONDS):
+            return await asyncio.gather(*map(self.stream, range(STREAMS)))
+
+
+async def test_a_killed_rollout_and_a_restarted_coordinator_fail_no_request(tmp_path: Path) -> None:
+    async with job_of(tmp_path) as job, aiohttp.ClientSession() as session:
+        await job.start(rollouts=2)
+        front = job.start_front(KEY)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        await front.reaches("front_rollouts", 2, seconds=STEP_SECONDS)
+        agents = Agents(job, front, session)
+        undisturbed = await agents.all()
+        assert len(set(undisturbed)) == STREAMS
+
+        lost = job.rollouts[0]
+        disturbed = asyncio.create_task(agents.all())
+        await lost.reaches("rollout_front_requests", STREAMS // 4, seconds=STEP_SECONDS)
+        lost.send(signal.SIGKILL)
+        assert await disturbed == undisturbed, "each answer goes on where it was cut off"
+        moved = (await front.metrics())["front_moved_requests_total"]
+        assert moved >= STREAMS // 4
+
+        job.trainer.send(signal.SIGKILL)
+        await job.trainer.exited(seconds=STEP_SECONDS)
+        assert await agents.all() == undisturbed, "rollouts serve while there is no coordinator"
+        job.trainer.start()
+        await job.operator.until(lambda s: in_sync(s, job.rollouts[1]), seconds=START_SECONDS)
+        assert await agents.all() == undisturbed
+
+
+async def test_a_killed_front_leaves_its_rollouts_no_work_and_its_successor_answers(
+    tmp_path: Path,
+) -> None:
+    async with job_of(tmp_path) as job, aiohttp.ClientSession() as session:
+        await job.start(rollouts=1)
+        (rollout,), front = job.rollouts, job.start_front(KEY)
+        await job.operator.until(lambda s: in_sync(s, rollout), seconds=START_SECONDS)
+        await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
+        agents = Agents(job, front, session)
+        undisturbed = await agents.all()
+
+        cut = [asyncio.create_task(agents.stream(number)) for number in range(STREAMS)]
+        await rollout.reaches("rollout_front_requests", STREAMS // 4, seconds=STEP_SECONDS)
+        front.send(signal.SIGKILL)
+        await front.exited(seconds=STEP_SECONDS)
+        async with asyncio.timeout(STEP_SECONDS):
+            ends = await asyncio.gather(*cut, return_exceptions=True)
+            assert sum(isinstance(end, aiohttp.ClientError) for end in ends) >= STREAMS // 4
+            while (await rollout.metrics())["rollout_front_requests"]:
+                await asyncio.sleep(0.1)
+
+        front.start()
+        await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
+        assert await agents.all() == undisturbed
+        assert (await job.prompts()).balanced
+
+
+async def test_a_job_learns_from_its_agents_trajectories(tmp_path: Path) -> None:
+    data = DataConfig(sources=(DataSource(FRONT),))
+    async with job_of(tmp_path, data=data) as job, aiohttp.ClientSession() as session:
+        await job.start(rollouts=1)
+        front = job.start_front(KEY)
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
+        agents = Agents(job, front, session)
+        for step in range(3):  # a step needs two groups of two
+            numbers = range(4 * step, 4 * step + 4)
+            async with asyncio.timeout(STEP_SECONDS):
+                await asyncio.gather(*map(agents.rewarded, numbers))
+            await job.reach(step + 1, seconds=STEP_SECONDS)
+        figures = job.step_figures()[0]
+        prompts = await job.prompts()
+        assert prompts.balanced
+        assert (prompts.dispatched, prompts.accepted) == (6, 6)
+        assert (await front.metrics())["front_ended_trajectories_total{counted}"] == 12
+        assert figures["actor/pg_loss"] == figures["actor/pg_loss"], "a number"
