@@ -19,7 +19,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m rollcall_runtime.bench
 
-.PHONY: help demo demo-llm test fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -29,8 +29,11 @@ demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, a ve
 demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
 	$(BIN)/python -m hack.demo.language_model
 
-test: $(STAMP) ## All set-up, then everything that CI runs; PARTS="unit e2e" runs these parts alone
-	$(BIN)/python -m hack.test_parts $(PARTS)
+test: $(STAMP) ## All set-up, then the gate that CI runs; PARTS="unit cluster" these parts alone, PARTS=changed what changes need (SINCE=COMMIT)
+	$(BIN)/python -m hack.test_parts $(if $(SINCE),--since $(SINCE)) $(PARTS)
+
+test-full: $(STAMP) ## Every test, in parts (PARTS=), kept in tests/full-run.json; CONTINUE=1 leaves out what passed and has not changed since
+	$(BIN)/python -m hack.test_parts --full $(if $(CONTINUE),--continue) $(PARTS)
 
 fresh: $(TOOLS) ## COMMANDS="demo test" in a minimal Debian root made for it, with times and peak disk; CACHES=1 hands in yours
 	$(BIN)/python -m hack.fresh $(if $(CACHES),--caches) $(COMMANDS)

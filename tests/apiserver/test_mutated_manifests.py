@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("operator")
 
 BATCH = 50
 BATCHES = [
-    pytest.param(first, marks=[pytest.mark.long] if first >= 250 else [])
+    pytest.param(first, marks=[pytest.mark.slow] if first >= 250 else [])
     for first in range(0, 1000, BATCH)
 ]
 MOST_WRITES = 60

@@ -78,7 +78,6 @@ def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
         capfd,
