@@ -70,7 +70,7 @@ def with_table(text: str, name: str, table: str) -> str:
     begin, end = f"<!-- {name}: written by python -m hack.test_parts.pages -->", "<!-- end -->"
     before, mark, rest = text.partition(begin)
     _, closing, after = rest.partition(end)
-    if not mark or not closing:
+    if not (mark and closing):
         raise ValueError(f"no {begin} and {end}")
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 

@@ -70,7 +70,7 @@ def test_a_full_run_that_continues_leaves_out_what_passed_and_has_not_changed(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run(monkeypatch, capfd, "--full")
-    monkeypatch.setattr(changes, "paths_since", lambda _: {"docs/x.md"})
+    monkeypatch.setattr(changes, "paths_since", lambda _: {"docs"})
     monkeypatch.setattr(changes, "parts_of", lambda _: {"third"})
     assert run(monkeypatch, capfd, "--full", "--continue")[1] == ["second", "third"]
 
