@@ -17,7 +17,7 @@ STAMP := .venv/.stamp
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
-SYNC := $(BIN)/python -m rollcall_runtime.bench
+SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
 .PHONY: help demo demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
@@ -63,8 +63,8 @@ test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .ve
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines
 	$(BIN)/pytest tests/unit -m gpu
-	$(SYNC) bench --engine auto --staging host --size 2Gi --json
-	$(SYNC) bench --engine auto --staging device --size 2Gi --json
+	$(SYNC) --engine auto --staging host --size 2Gi --json
+	$(SYNC) --engine auto --staging device --size 2Gi --json
 
 cluster: $(TOOLS) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up

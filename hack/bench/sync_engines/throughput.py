@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hack.bench.sync_engines.measured_member import FORK_SERVER, SnapshotTimings
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.bench.measured_member import FORK_SERVER, SnapshotTimings
-from rollcall_runtime.bench.member import MemberReply
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from tests.unit.rollcall_runtime.sync.member import MemberReply
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
     done,
     join,
 )
-from rollcall_runtime.sync.engine import Role
 
 GROUP = "job/default"
 HOST, DEVICE = "host", "device"

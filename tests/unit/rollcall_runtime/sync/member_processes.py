@@ -19,8 +19,8 @@ from typing import Any, Self
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import MemberCall, MemberReply, fork_members
 from rollcall_runtime.sync.engine import Role
+from tests.unit.rollcall_runtime.sync.member import MemberCall, MemberReply, fork_members
 
 SECONDS = 100.0  # the default timeout of a command; most have bounds of their own
 _LOOK_SECONDS = 1.0

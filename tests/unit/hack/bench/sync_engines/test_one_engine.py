@@ -1,18 +1,13 @@
-"""`rollcall-sync`: what it prints, and where."""
+"""What the bench of one engine prints, and where."""
 
 import argparse
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hack.bench.sync_engines import one_engine
 from rollcall_protocol.pod_contract import ExitCode
-from rollcall_runtime.bench import cli
-from rollcall_runtime.worker.command_output import own_output
 
 KEYS = [
     "engine",
@@ -34,30 +29,13 @@ RECOVERY_KEYS = ["detect_seconds", "rebuild_seconds", "resend_seconds"]
 
 def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
     """The JSON that the command prints, which is all that it prints."""
-    assert cli.main([*arguments, "--json"]) == ExitCode.OK
+    assert one_engine.main([*arguments, "--json"]) == ExitCode.OK
     return json.loads(capfd.readouterr().out)
-
-
-def test_engines_are_listed_with_their_properties(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    found = {engine["name"]: engine for engine in run(capfd, "engines")}
-    assert list(found["gloo"]) == ["name", "kind", "devices", "available", "version", "reason"]
-    assert (found["gloo"]["kind"], found["gloo"]["devices"]) == ("group", ["cpu"])
-    assert (found["gloo"]["available"], found["gloo"]["reason"]) == (True, None)
-
-
-def test_engines_are_listed_as_text_too(capfd: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["engines"]) == ExitCode.OK
-    head, *rows = capfd.readouterr().out.splitlines()
-    assert head.split() == ["NAME", "KIND", "DEVICES", "AVAILABLE", "VERSION", "REASON"]
-    assert any(row.split()[:4] == ["gloo", "group", "cpu", "yes"] for row in rows)
 
 
 def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
         capfd,
-        "bench",
         "--engine",
         "auto",
         "--receivers",
@@ -81,7 +59,6 @@ def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -
 def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
         capfd,
-        "bench",
         "--engine",
         "gloo",
         "--receivers",
@@ -119,48 +96,24 @@ def test_bench_kills_receivers_in_mid_transfer(capfd: pytest.CaptureFixture[str]
 def test_mistakes_are_reported_in_one_line(
     capfd: pytest.CaptureFixture[str], arguments: list[str], message: str, code: int
 ) -> None:
-    assert cli.main(["bench", *arguments]) == code
+    assert one_engine.main(arguments) == code
     printed = capfd.readouterr()
     assert printed.out == ""
     assert message in printed.err
     assert len(printed.err.splitlines()) == 1
 
 
-def test_what_libraries_print_does_not_mix_with_the_result(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    with own_output() as output:
-        print("python")
-        os.write(1, b"from C\n")
-        output.write("result\n")
-    printed = capfd.readouterr()
-    assert printed.out == "result\n"
-    assert "python\n" in printed.err
-    assert "from C\n" in printed.err
-
-
-def test_help_needs_no_torch() -> None:
-    output = subprocess.run(
-        [sys.executable, "-X", "importtime", "-m", "rollcall_runtime.bench", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "PYTHONPATH": str(Path("workloads").resolve())},
-    )
-    assert "torch" not in output.stderr
-
-
 @pytest.mark.parametrize(
     ("text", "nbytes"), [("512Mi", 512 << 20), ("1Gi", 1 << 30), ("2M", 2_000_000), ("10", 10)]
 )
 def test_sizes_are_quantities(text: str, nbytes: int) -> None:
-    assert cli.size(text) == nbytes
+    assert one_engine.size(text) == nbytes
 
 
 @pytest.mark.parametrize("text", ["512MiB", "0", "3", "-2", "1.5Gi", ""])
 def test_other_sizes_are_refused(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError):
-        cli.size(text)
+        one_engine.size(text)
 
 
 @pytest.mark.parametrize(
@@ -173,4 +126,4 @@ def test_other_sizes_are_refused(text: str) -> None:
     ],
 )
 def test_settings_are_written_as_key_and_value(text: str, expected: tuple[str, str, Any]) -> None:
-    assert cli.setting(text) == expected
+    assert one_engine.setting(text) == expected

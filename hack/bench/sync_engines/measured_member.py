@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
+from hack.bench.sync_engines.tcp_baseline import TcpBaseline
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.host import spread
-from rollcall_runtime.bench.tcp_baseline import TcpBaseline
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
@@ -21,6 +19,7 @@ from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, DeviceB
 from rollcall_runtime.sync.weights.shards import Shard, select
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.worker.devices import worker_device
+from tests.unit.rollcall_runtime.sync import member as members
 
 FORK_SERVER = f"{__name__}:fork_members"
 _TENSOR_BYTES = 32 << 20  # the largest tensor, as in a model of a few billion parameters
@@ -43,7 +42,7 @@ class MeasuredMember(members.GroupMember):
     """
 
     def __init__(self, member: MemberId) -> None:
-        spread(int(member.pod_uid.rpartition("-")[2]))
+        _spread(int(member.pod_uid.rpartition("-")[2]))
         super().__init__(member)
         self._device: DeviceAllocator | None = None
         self._tensors: list[tuple[str, torch.Tensor]] = []
@@ -198,6 +197,19 @@ class MeasuredMember(members.GroupMember):
 
     def star_close(self) -> None:
         self._star.close()
+
+
+def _spread(number: int) -> None:
+    """In the process of the `number`-th member, before it opens its engine: choose its device.
+
+    NCCL refuses two ranks of one host on one GPU. Where there are more members than GPUs, those
+    that share one claim to be hosts of their own, and talk over sockets.
+    """
+    count = torch.accelerator.device_count()
+    if count:
+        os.environ["LOCAL_RANK"] = str(number % count)
+        if number >= count:
+            os.environ["NCCL_HOSTID"] = f"member-{number}"
 
 
 def bf16_tensors(seed: int, nbytes: int) -> list[tuple[str, torch.Tensor]]:

@@ -13,9 +13,11 @@ from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from typing import Any
 
+from hack.bench.sync_engines.throughput import GROUP, BenchCase, BenchGroup
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import MemberReply
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from tests.unit.rollcall_runtime.sync.member import MemberReply
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -23,8 +25,6 @@ from rollcall_runtime.bench.member_processes import (
     join,
     settled,
 )
-from rollcall_runtime.bench.throughput import GROUP, BenchCase, BenchGroup
-from rollcall_runtime.sync.engine import Role
 
 _TRIES = 4  # for each kill that counts
 _WARM_ROUNDS = 3

@@ -9,11 +9,11 @@ from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from hack.bench.sync_engines.throughput import BenchGroup
 from rollcall_protocol.wire.messages import Seat
-from rollcall_runtime.bench.member import MemberReply
-from rollcall_runtime.bench.member_processes import MemberProcess, abort, done, join
-from rollcall_runtime.bench.throughput import BenchGroup
 from rollcall_runtime.sync.weights.shards import RowShard
+from tests.unit.rollcall_runtime.sync.member import MemberReply
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess, abort, done, join
 
 _GROUP = "job/shards"
 _WARM_ROUNDS = 2

@@ -1,4 +1,4 @@
-"""`rollcall-sync bench --staging device`, with a double's device."""
+"""The bench of one engine with `--staging device`, on a double's device."""
 
 from pathlib import Path
 from typing import Any
@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 import torch
 
+from hack.bench.sync_engines import one_engine, throughput
+from hack.bench.sync_engines.measured_member import MeasuredMember
+from hack.bench.sync_engines.throughput import DEVICE, BenchCase, BenchGroup
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench import cli, member, throughput
-from rollcall_runtime.bench.measured_member import MeasuredMember
-from rollcall_runtime.bench.member_processes import MemberProcesses
-from rollcall_runtime.bench.throughput import DEVICE, BenchCase, BenchGroup
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync import member
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcesses
 from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory
 
 ALONE = pytest.mark.skipif(torch.accelerator.is_available(), reason="a device is here")
@@ -69,8 +70,8 @@ def test_weights_are_where_the_engine_takes_them(
 
 @ALONE
 def test_a_device_is_needed(capfd: pytest.CaptureFixture[str]) -> None:
-    arguments = ["bench", "--engine", "gloo", "--size", "64Ki", "--staging", "device", "--json"]
-    assert cli.main(arguments) == ExitCode.FAILED
+    arguments = ["--engine", "gloo", "--size", "64Ki", "--staging", "device", "--json"]
+    assert one_engine.main(arguments) == ExitCode.FAILED
     assert "torch finds no accelerator here" in capfd.readouterr().err
 
 

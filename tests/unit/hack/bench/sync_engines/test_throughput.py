@@ -1,11 +1,11 @@
-"""What the figures of `rollcall-sync bench` mean."""
+"""What the figures of the bench of one engine mean."""
 
 import pytest
 
+from hack.bench.sync_engines import throughput
+from hack.bench.sync_engines.measured_member import MeasuredMember, bf16_tensors
+from hack.bench.sync_engines.throughput import BenchCase, RoundTimings
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench import throughput
-from rollcall_runtime.bench.measured_member import MeasuredMember, bf16_tensors
-from rollcall_runtime.bench.throughput import BenchCase, RoundTimings
 
 LOAD = BenchCase(engine="gloo", receivers=2, nbytes=1000, bucket_bytes=100, rounds=3)
 

@@ -1,12 +1,12 @@
-"""What `rollcall-sync bench --shard` measures."""
+"""What the bench of one engine measures with `--shard`."""
 
 import pytest
 
+from hack.bench.sync_engines import shard_transfer
+from hack.bench.sync_engines.measured_member import MeasuredMember
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench import shard_transfer
-from rollcall_runtime.bench.measured_member import MeasuredMember
 from rollcall_runtime.sync.weights.shards import RowShard, select
-from tests.unit.rollcall_runtime.bench.test_cli import KEYS, run
+from tests.unit.hack.bench.sync_engines.test_one_engine import KEYS, run
 
 SHARD_KEYS = [
     "shards",
@@ -51,7 +51,6 @@ def test_the_rows_that_arrived_are_compared_with_those_sent() -> None:
 def test_bench_adds_what_receivers_of_a_part_read(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
         capfd,
-        "bench",
         "--engine",
         "store",
         "--config",
@@ -76,5 +75,5 @@ def test_bench_adds_what_receivers_of_a_part_read(capfd: pytest.CaptureFixture[s
 @pytest.mark.slow
 def test_an_engine_that_brings_everything_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(AssertionError):
-        run(capfd, "bench", "--engine", "gloo", "--size", "64Ki", "--shard", "2")
+        run(capfd, "--engine", "gloo", "--size", "64Ki", "--shard", "2")
     assert "sends all buckets to every receiver" in capfd.readouterr().err

@@ -1,18 +1,22 @@
 """Measures one bench case, or many of them one after the other."""
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollcall_runtime.bench import recovery, shard_transfer, throughput
-from rollcall_runtime.bench.host import available_memory, scratch_folder
-from rollcall_runtime.bench.throughput import BenchCase, BenchGroup
+from hack.bench.sync_engines import recovery, shard_transfer, throughput
+from hack.bench.sync_engines.throughput import BenchCase, BenchGroup
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.registry import AUTO, create_engine, engines
 from rollcall_runtime.worker.devices import CPU, worker_device
 
 Figures = dict[str, Any]
+
+_LIMIT = Path("/sys/fs/cgroup/memory.max")
+_USED = Path("/sys/fs/cgroup/memory.current")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def run(
@@ -23,8 +27,13 @@ def run(
     itself gives up; `parts` adds what receivers read that need one of so many.
 
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, SpecError when
-    the engine cannot be used here, and ValueError when there is no device to stage on.
+    the engine cannot be used here, and ValueError when memory is short, or no device to stage on.
     """
+    if load.memory > available_memory():
+        raise ValueError(
+            f"{load.receivers} receivers of {load.nbytes} bytes need about {load.memory >> 20} MiB "
+            f"of memory, and {available_memory() >> 20} MiB are free; choose a smaller --size"
+        )
     if load.staging == throughput.DEVICE and worker_device() == CPU:
         raise ValueError("--staging device: torch finds no accelerator here")
     engine = create_engine(load.engine, device=worker_device())
@@ -87,7 +96,7 @@ def usable_engines() -> tuple[str, ...]:
 def measure_all(cases: Sequence[BenchCase]) -> Iterator[Figures]:
     """Measure all cases, one after the other; yields the figures of each.
 
-    A case that fails, or for which there is not enough memory, has its error instead.
+    A case that fails, or that does not fit into memory, has its error instead.
     """
     for case in cases:
         yield _measured(case)
@@ -101,10 +110,17 @@ def _measured(case: BenchCase) -> Figures:
         "bytes": case.nbytes,
         "rounds": case.rounds,
     }
-    if case.memory > available_memory():
-        return {**about, "error": f"needs about {case.memory >> 20} MiB of memory"}
     try:
-        with scratch_folder() as folder:
-            return run(case, folder)[0]
+        with tempfile.TemporaryDirectory(prefix="rollcall-") as folder:
+            return run(case, Path(folder))[0]
     except (RuntimeError, ValueError, OSError) as error:
         return {**about, "error": str(error)}
+
+
+def available_memory() -> int:
+    """Bytes that processes may still take here, within the container's limit."""
+    fields = dict(line.split(":", 1) for line in _MEMINFO.read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) * 1024
+    if _LIMIT.exists() and (limit := _LIMIT.read_text().strip()) != "max":
+        free = min(free, int(limit) - int(_USED.read_text()))
+    return free

@@ -1,24 +1,22 @@
-"""`rollcall-sync`: lists the weight-sync engines and measures their throughput on this machine.
+"""Measures the throughput of one weight-sync engine on this machine, and prints the figures.
 
-torch is imported only where it is needed, so that help and usage errors appear at once.
+python -m hack.bench.sync_engines.one_engine --engine gloo --receivers 2 --size 512Mi
 """
 
 import argparse
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from rollcall_protocol import __version__
+from hack.bench.sync_engines.suite import run
+from hack.bench.sync_engines.throughput import BenchCase
 from rollcall_protocol.pod_contract import ExitCode
-from rollcall_runtime.bench.host import available_memory, scratch_folder
 from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.errors import SpecError
-
-if TYPE_CHECKING:
-    from rollcall_runtime.bench.throughput import BenchCase
 
 _SIZE = re.compile(r"([0-9]+)(Ki|Mi|Gi|k|M|G)?")
 _UNITS = {
@@ -31,94 +29,47 @@ _UNITS = {
     "Gi": 2**30,
 }
 _BUCKET = "64Mi"  # the default of spec.weightSync.bucketSize
-_COLUMNS = ("name", "kind", "devices", "available", "version", "reason")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand; the result goes to standard output, everything else to standard error."""
+    """Measure; the figures go to standard output, everything else to standard error."""
     options = _parser().parse_args(arguments)
     with own_output() as output:
         try:
-            result: tuple[str, int] = options.run(options)
-        except SpecError as error:
-            return _give_up(str(error), ExitCode.BAD_CONFIG)
-        except (OSError, ValueError, RuntimeError) as error:
-            return _give_up(str(error), ExitCode.FAILED)
-        text, code = result
-        output.write(text + "\n")
-    return code
+            result = _measured(options)
+        except (SpecError, OSError, ValueError, RuntimeError) as error:
+            sys.stderr.write(f"bench: {error}\n")
+            return ExitCode.BAD_CONFIG if isinstance(error, SpecError) else ExitCode.FAILED
+        if options.json:
+            output.write(json.dumps(result) + "\n")
+        else:
+            output.writelines(f"{name}: {value}\n" for name, value in result.items())
+    return ExitCode.OK if result["verified"] else ExitCode.FAILED
 
 
-def _give_up(message: str, code: ExitCode) -> int:
-    sys.stderr.write(f"rollcall-sync: {message}\n")
-    return code
-
-
-# --- engines ------------------------------------------------------------------------------------
-
-
-def _engines(options: argparse.Namespace) -> tuple[str, int]:
-    from rollcall_runtime.sync.registry import engines  # noqa: PLC0415 - imports torch
-
-    rows = [{name: asdict(found)[name] for name in _COLUMNS} for found in engines()]
-    return (json.dumps(rows) if options.json else _table(rows)), ExitCode.OK
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    def cell(value: Any) -> str:
-        if isinstance(value, (list, tuple)):
-            return ",".join(value) or "?"
-        return {None: "-", True: "yes", False: "no"}.get(value, str(value))
-
-    lines = [[name.upper() for name in _COLUMNS]]
-    lines += [[cell(row[name]) for name in _COLUMNS] for row in rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
-
-
-# --- bench --------------------------------------------------------------------------------------
-
-
-def _bench(options: argparse.Namespace) -> tuple[str, int]:
-    from rollcall_runtime.bench.suite import run  # noqa: PLC0415 - imports torch
-
+def _measured(options: argparse.Namespace) -> dict[str, Any]:
     if options.kill_member and options.receivers < 2:
         raise ValueError(
             "--kill-member needs at least two --receivers: one is killed, one survives"
         )
-    load = bench_case(
+    case = bench_case(
         options, engine=options.engine, receivers=options.receivers, nbytes=options.size
     )
-    if load.memory > available_memory():
-        raise ValueError(
-            f"{load.receivers} receivers of {load.nbytes} bytes need about {load.memory >> 20} MiB "
-            f"of memory, and {available_memory() >> 20} MiB are free; choose a smaller --size"
-        )
-    with scratch_folder() as folder:
+    with tempfile.TemporaryDirectory(prefix="rollcall-") as folder:
         result, details = run(
-            load,
-            folder,
+            case,
+            Path(folder),
             kill_member=options.kill_member,
             naive=options.details,
             parts=options.shard,
         )
-    if options.details:
-        result["details"] = details
-    if options.json:
-        text = json.dumps(result)
-    else:
-        text = "\n".join(f"{name}: {value}" for name, value in result.items())
-    return text, (ExitCode.OK if result["verified"] else ExitCode.FAILED)
+    return result | {"details": details} if options.details else result
 
 
 def bench_case(
     options: argparse.Namespace, *, engine: str, receivers: int, nbytes: int
-) -> "BenchCase":
-    from rollcall_runtime.bench.throughput import BenchCase  # noqa: PLC0415 - imports torch
-
+) -> BenchCase:
+    """The case that the arguments of `add_case_arguments` describe."""
     config = {key: value for name, key, value in options.config if name in {"", engine}}
     return BenchCase(
         engine=engine,
@@ -132,9 +83,6 @@ def bench_case(
         verbose=options.verbose,
         staging=options.staging,
     )
-
-
-# --- arguments ----------------------------------------------------------------------------------
 
 
 def size(text: str) -> int:
@@ -170,53 +118,40 @@ def positive(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        "rollcall-sync", description="Lists weight-sync engines and measures them on this machine."
-    )
-    parser.add_argument("--version", action="version", version=f"rollcall {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-
-    engines = commands.add_parser(
-        "engines", help="list the engines, and why an engine cannot run here"
-    )
-    engines.add_argument("--json", action="store_true", help="print a JSON array")
-    engines.set_defaults(run=_engines)
-
-    bench = commands.add_parser(
-        "bench",
-        help="measure one engine, with bare TCP and memcpy in the same run",
+        "python -m hack.bench.sync_engines.one_engine",
+        description="Measures one engine, with bare TCP and memcpy in the same run.",
         epilog="Speeds are in GB (1e9 bytes) per second, medians of all rounds. snapshot_seconds "
         "is how long the trainer waits for a snapshot; blocking_seconds how long it would wait if "
         "it sent by itself: copy, digests, and the send until all receivers have verified.",
     )
-    bench.add_argument("--engine", required=True, metavar="E", help="the engine's name, or auto")
-    bench.add_argument("--receivers", type=positive, default=1, metavar="N")
-    bench.add_argument(
+    parser.add_argument("--engine", required=True, metavar="E", help="the engine's name, or auto")
+    parser.add_argument("--receivers", type=positive, default=1, metavar="N")
+    parser.add_argument(
         "--size",
         type=size,
         default=size("512Mi"),
         metavar="S",
         help="bytes of weights (default: 512Mi)",
     )
-    bench.add_argument("--json", action="store_true", help="print one line of JSON")
-    bench.add_argument(
+    parser.add_argument("--json", action="store_true", help="print one line of JSON")
+    parser.add_argument(
         "--kill-member",
         action="store_true",
         help="also kill a receiver in mid-transfer, R times, and time the recovery",
     )
-    bench.add_argument(
+    parser.add_argument(
         "--shard",
         type=positive,
         default=0,
         metavar="K",
         help="also measure receivers that each need one of K parts of every tensor's rows",
     )
-    bench.add_argument(
+    parser.add_argument(
         "--details",
         action="store_true",
         help="add the seconds of every round, and of a kill that only the engine detects",
     )
-    add_case_arguments(bench)
-    bench.set_defaults(run=_bench)
+    add_case_arguments(parser)
     return parser
 
 
@@ -251,3 +186,7 @@ def add_case_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="show the logs of the member processes"
     )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,9 +4,9 @@ from itertools import islice, pairwise
 
 import pytest
 
-from rollcall_runtime.bench import recovery
-from rollcall_runtime.bench.recovery import KillTrials, RecoveryTimings, TransferEndedError
-from rollcall_runtime.bench.throughput import BenchCase
+from hack.bench.sync_engines import recovery
+from hack.bench.sync_engines.recovery import KillTrials, RecoveryTimings, TransferEndedError
+from hack.bench.sync_engines.throughput import BenchCase
 
 
 class Fake(KillTrials):
