@@ -94,6 +94,14 @@ def test_tokens_may_have_advantages_of_their_own_or_share_their_sequences() -> N
     torch.testing.assert_close(loss(output, batch).loss, loss(output, shared).loss)
 
 
+@pytest.mark.parametrize("name", ["ppo", "reinforce++"])
+def test_a_divergence_that_the_reward_has_is_not_in_the_loss_as_well(name: str) -> None:
+    rows = random_rows(seed=2)
+    found, _, sums = loss_and_gradient(rows, preset(name, kl_coefficient=0.7))
+    assert found == loss_and_gradient(rows, preset(name))[0]
+    assert "kl_loss" not in sums.metrics
+
+
 # --- written out for single tokens ---------------------------------------------------------------
 
 
