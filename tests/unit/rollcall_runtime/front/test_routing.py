@@ -56,6 +56,13 @@ def test_a_conversation_of_many_turns_that_ended_stays_where_it_is() -> None:
         one.ended(A)
 
 
+def test_a_conversation_that_had_to_move_stays_where_it_went() -> None:
+    one = routes(A, B)
+    for without in (B, A):
+        assert one.choose(LONG, 0.0, without={without.address}) not in {None, without}
+    assert [one.choose(LONG, 0.0) for _ in range(3)] == [B, B, B]
+
+
 def test_the_longest_beginning_in_a_cache_counts() -> None:
     one = routes(A, B)
     other = (*LONG[:BLOCK], *reversed(LONG[BLOCK:]))
