@@ -307,6 +307,14 @@ def test_metrics_have_the_fields_names() -> None:
     assert float(sums.maxima["mismatch_ratio"]) == pytest.approx(2)
 
 
+def test_the_figure_of_the_divergence_is_without_its_coefficient() -> None:
+    rows = random_rows(seed=2)
+    _, _, sums = loss_and_gradient(rows, AlgorithmSettings(kl_coefficient=0.1, kl_estimator="k1"))
+    gaps = [p - r for row in rows for p, r in zip(row.policy, row.reference, strict=True)]
+    total, count = sums.metrics["kl_loss"]
+    assert float(total / count) == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
+
+
 def test_the_mismatch_counts_tokens_of_the_same_weights_alone() -> None:
     rows = random_rows(seed=9)
     batch = train_batch(rows)
