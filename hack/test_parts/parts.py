@@ -56,6 +56,7 @@ PARTS = (
             "python -m hack.docs.links",
             "python -m hack.monitoring.dashboards --check",
             "python -m hack.test_parts.pages --check",
+            "python -m tests.mutants --check",
         ),
         gate=True,
     ),

@@ -17,6 +17,8 @@ from tests.mutants.runner import (
     try_all,
 )
 
+pytestmark = pytest.mark.slow  # `make test` runs no mutant
+
 PYPROJECT = """
 [tool.pytest.ini_options]
 pythonpath = ["operator", "workloads", "."]

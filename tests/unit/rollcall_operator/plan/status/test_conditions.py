@@ -1,8 +1,5 @@
 """Conditions of a job, and which of its pools they are about."""
 
-import pytest
-
-from rollcall_operator.api.status import Condition
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
 
 
