@@ -17,9 +17,9 @@ STAMP := .venv/.stamp
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes --no-deps
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
-SYNC := $(BIN)/python -m rollcall_runtime.bench
+SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-llm test fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -29,8 +29,11 @@ demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, a ve
 demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
 	$(BIN)/python -m hack.demo.language_model
 
-test: $(STAMP) ## All set-up, then everything that CI runs; PARTS="unit e2e" runs these parts alone
-	$(BIN)/python -m hack.test_parts $(PARTS)
+test: $(STAMP) ## All set-up, then the gate that CI runs; PARTS="unit cluster" these parts alone, PARTS=changed what changes need (SINCE=COMMIT)
+	$(BIN)/python -m hack.test_parts $(if $(SINCE),--since $(SINCE)) $(PARTS)
+
+test-full: $(STAMP) ## Every test, in parts (PARTS=), kept in tests/full-run.json; CONTINUE=1 leaves out what passed and has not changed since
+	$(BIN)/python -m hack.test_parts --full $(if $(CONTINUE),--continue) $(PARTS)
 
 fresh: $(TOOLS) ## COMMANDS="demo test" in a minimal Debian root made for it, with times and peak disk; CACHES=1 hands in yours
 	$(BIN)/python -m hack.fresh $(if $(CACHES),--caches) $(COMMANDS)
@@ -51,7 +54,7 @@ test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=
 ifdef ENGINE
 	$(BIN)/pytest tests/process/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
 else
-	$(BIN)/python -m hack.test_parts engines-whole
+	$(BIN)/python -m hack.test_parts engines
 endif
 
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
@@ -60,8 +63,8 @@ test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .ve
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines
 	$(BIN)/pytest tests/unit -m gpu
-	$(SYNC) bench --engine auto --staging host --size 2Gi --json
-	$(SYNC) bench --engine auto --staging device --size 2Gi --json
+	$(SYNC) --engine auto --staging host --size 2Gi --json
+	$(SYNC) --engine auto --staging device --size 2Gi --json
 
 cluster: $(TOOLS) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up

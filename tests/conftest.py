@@ -6,10 +6,14 @@ one process, as do those that a mark `xdist_group` puts together.
 `pytest --durations-cpu N` lists the N slowest tests by wall time, with the CPU time that each used.
 CPU time is that of the test's process and of all its descendants. A test with far more wall than
 CPU time waits for something: a sleep, a time-out, another process that waits itself.
+
+With the variable ROLLCALL_TEST_RECORD a line of JSON with how many tests passed, failed and were
+skipped, and why, is appended to that file.
 """
 
+import json
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +23,7 @@ from _pytest.nodeid import coerce_node_id
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPU = "cpu_seconds"
+_RECORD = "ROLLCALL_TEST_RECORD"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -34,6 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.durations_cpu:
         config.pluginmanager.register(CpuDurations(config.option.durations_cpu))
+    # Tests that run pytest themselves do not record what those did.
+    record = os.environ.pop(_RECORD, None)
+    if record and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(OutcomeRecord(Path(record)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-xdist, which reads the marks
@@ -100,6 +109,30 @@ class CpuDurations:
         for name, test in slowest[: self.count]:
             terminalreporter.line(f"{test.wall:8.2f} {test.cpu:8.2f}  {name}")
         terminalreporter.line(f"{total.wall:8.2f} {total.cpu:8.2f}  all {len(self.tests)} tests")
+
+
+@dataclass(slots=True, eq=False)
+class OutcomeRecord:
+    """The plugin that keeps what became of the tests; for `hack.test_parts`."""
+
+    file: Path
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        found = terminalreporter.stats
+        skipped = Counter(_reason(report) for report in found.get("skipped", []))
+        counts = {
+            "passed": len(found.get("passed", [])),
+            "failed": len(found.get("failed", [])) + len(found.get("error", [])),
+            "skipped": skipped,
+        }
+        with self.file.open("a", encoding="utf-8") as record:
+            record.write(json.dumps(counts) + "\n")
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    where = report.longrepr
+    text = where[2] if isinstance(where, tuple) else str(where)
+    return text.removeprefix("Skipped: ")
 
 
 def cpu_seconds() -> float:

@@ -35,8 +35,8 @@ MEANS = (
 WARM_UP = 20  # steps
 
 
-def job(folder: Path, *, tls: bool = False) -> LocalJob:
-    config = job_config(algorithm={"max_steps": 1_000_000}, membership=FAST, tls=tls)
+def job(folder: Path) -> LocalJob:
+    config = job_config(algorithm={"max_steps": 1_000_000}, membership=FAST)
     return LocalJob(folder, config)
 
 
@@ -53,10 +53,10 @@ async def serving(job: LocalJob) -> None:
     )
 
 
-async def throughput(rollouts: int, steps: int, *, tls: bool = False) -> dict[str, float]:
+async def throughput(rollouts: int, steps: int) -> dict[str, float]:
     """Steps a second and CPU seconds a step."""
     with tempfile.TemporaryDirectory() as folder:
-        async with job(Path(folder), tls=tls) as running:
+        async with job(Path(folder)) as running:
             await running.start(rollouts=rollouts)
             await serving(running)
             await running.steps(WARM_UP, seconds=120)
@@ -89,11 +89,11 @@ async def sample(running: LocalJob) -> list[list[float]]:
     return rows
 
 
-async def kills(count: int, *, tls: bool = False) -> dict[str, Any]:
+async def kills(count: int) -> dict[str, Any]:
     """From SIGKILL to the survivors' session, and the longest step around it, `count` times."""
     sessions, stalls, lags = [], [], []
     with tempfile.TemporaryDirectory() as folder:
-        async with job(Path(folder), tls=tls) as running:
+        async with job(Path(folder)) as running:
             await running.start(rollouts=3)
             await serving(running)
             await running.steps(WARM_UP, seconds=120)

@@ -6,6 +6,7 @@
         with progress.step(BUILD, log=log):
             ...
 
+The time that a step should take is its usual one times the machine's speed in the steps before it.
 On a terminal the steps that run are shown live, below the lines printed so far; elsewhere a line is
 printed when a step begins and ends, and every 30 s between. Everything goes to standard error.
 """
@@ -23,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from hack.cluster.errors import ClusterError
+from hack.usual_time import MachineSpeed, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,9 +56,6 @@ class _Running:
     def seconds(self) -> float:
         return time.monotonic() - self.began
 
-    def took(self) -> str:
-        return f"{duration(self.seconds())} of usually {duration(self.usual_s)}"
-
 
 class _Display:
     """Shows the steps that run, in a thread of its own."""
@@ -65,6 +64,7 @@ class _Display:
         self._titles = list(dict.fromkeys(step.title for step in steps))
         self._running: list[_Running] = []
         self._lock = threading.Lock()
+        self._speed = MachineSpeed()
         self._bars = Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -98,12 +98,15 @@ class _Display:
         running = _Running(title, step.usual_s, log, task)
         with self._lock:
             self._running.append(running)
-        say(f"{title} (usually {duration(step.usual_s)})")
+            expected = self._speed.expected(step.usual_s)
+        say(f"{title} ({expected})")
         return running
 
-    def end(self, running: _Running) -> None:
+    def end(self, running: _Running, *, done: bool) -> None:
         with self._lock:
             self._running.remove(running)
+            if done:
+                self._speed.finished(usual_s=running.usual_s, took_s=running.seconds())
         self._bars.remove_task(running.task)
 
     def _show(self) -> None:
@@ -114,10 +117,11 @@ class _Display:
 
     def _show_one(self, one: _Running) -> None:
         seconds, now = one.seconds(), last_line(one.log)
-        self._bars.update(one.task, completed=min(seconds, one.usual_s), took=one.took(), now=now)
+        took, total = self._speed.so_far(seconds, one.usual_s), self._speed.seconds(one.usual_s)
+        self._bars.update(one.task, total=total, completed=min(seconds, total), took=took, now=now)
         if self._bars.disable and seconds >= (one.lines + 1) * LINE_EVERY_S:
             one.lines += 1
-            say(f"{one.title}: {one.took()}" + (f"; now: {now}" if now else ""))
+            say(f"{one.title}: {took}" + (f"; now: {now}" if now else ""))
 
 
 _display: _Display | None = None
@@ -165,13 +169,15 @@ def step(step: Step, *, log: Path | None = None) -> Iterator[None]:
         display = _display
         assert display is not None
         running = display.begin(step, log)
+        done = False
         try:
             yield
+            done = True
         except ClusterError as error:
             error.step = error.step or step.title
             raise
         finally:
-            display.end(running)
+            display.end(running, done=done)
         say(f"{running.title}: done in {duration(running.seconds())}")
 
 
@@ -186,9 +192,3 @@ def last_line(log: Path | None) -> str:
     except OSError:
         return ""
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
-def duration(seconds: float) -> str:
-    """Such as `7 s` or `8 min 40 s`."""
-    whole = round(seconds)
-    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60:02} s"

@@ -17,6 +17,8 @@ import yaml
 from hack.cluster.debian_packages import program_folder
 from tests.apiserver.cluster import rendered
 
+pytestmark = pytest.mark.slow
+
 JOB = {"namespace": "team", "job": "reverse"}
 IN_JOB = 'namespace="team", job="reverse"'
 GROUP = f'{IN_JOB}, group="default"'

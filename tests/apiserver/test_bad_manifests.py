@@ -1,5 +1,8 @@
 """Wrong manifests: refused at apply, or reported in a condition, with the path and what to do."""
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
 from rollcall_operator.kube.errors import RefusedError
@@ -43,7 +46,16 @@ async def test_refused_at_apply(user: ClusterUser, case: Case) -> None:
         assert part.lower() in refusal.value.message.lower()
 
 
-@pytest.mark.parametrize("case", REPORTED_IN_A_CONDITION, ids=ids)
+def reported_cases() -> Iterator[Any]:
+    """The first case of each condition and reason is quick; the golden files have all."""
+    seen = set[object]()
+    for case in REPORTED_IN_A_CONDITION:
+        what = (case.kind, case.expected)
+        yield pytest.param(case, marks=[pytest.mark.slow] if what in seen else [], id=case.name)
+        seen.add(what)
+
+
+@pytest.mark.parametrize("case", [*reported_cases()])
 async def test_reported_in_a_condition(user: ClusterUser, cluster: Cluster, case: Case) -> None:
     for manifest in case.before:
         await user.apply(manifest)

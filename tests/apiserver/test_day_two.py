@@ -19,6 +19,8 @@ from tests.apiserver.cluster_user import (
 )
 from tests.apiserver.kubelet import kubelet, rollouts
 
+pytestmark = pytest.mark.slow
+
 TRAINER = "reverse-trainer-0"
 _SET_BY_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields")
 

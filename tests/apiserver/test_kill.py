@@ -32,6 +32,8 @@ from tests.apiserver.cluster_user import (
 )
 from tests.apiserver.operator_process import OperatorProcess
 
+pytestmark = pytest.mark.slow
+
 CREATION, SCALING = 9, 4
 """Writes of an undisturbed start, and of a job's new number of rollouts."""
 AT_ONCE = 4

@@ -29,6 +29,8 @@ from tests.apiserver.coordinator import Member
 from tests.apiserver.kubelet import Kubelet, is_ready, kubelet, rollouts
 from tests.apiserver.operator_process import OperatorProcess
 
+pytestmark = pytest.mark.slow
+
 POOL = "reverse-cpu"
 ROUNDS = 5
 OUTAGE_SECONDS = float(os.environ.get("ROLLCALL_OUTAGE_SECONDS", "10"))

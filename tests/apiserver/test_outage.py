@@ -10,6 +10,8 @@ from tests.apiserver.cluster import Cluster, running_cluster
 from tests.apiserver.cluster_user import ClusterUser, all_children, eventually, example, open_user
 from tests.apiserver.operator_process import OperatorProcess
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def own_cluster() -> object:

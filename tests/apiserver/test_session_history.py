@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from rollcall_operator.kube.resources import RL_JOBS
 from rollcall_protocol.wire.job_snapshot import SessionCause
 from tests.apiserver.cluster import Cluster
@@ -13,6 +15,8 @@ from tests.apiserver.cluster_user import (
 )
 from tests.apiserver.kubelet import kubelet, rollouts
 from tests.apiserver.operator_process import OperatorProcess
+
+pytestmark = pytest.mark.slow
 
 LOST = "reverse-cpu-0: HeartbeatMissed: nothing received for 3 s"
 

@@ -1,6 +1,7 @@
 """`make mutants`: put each fault into a copy of the tree; the tests that it names must fail.
 
-Exits 1 when a mutant survives, does not apply, or its tests cannot be run.
+Exits 1 when a mutant survives, does not apply, or its tests cannot be run. With `--check` it runs
+no test: it exits 1 when a table does not fit the tree.
 """
 
 import argparse
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from tests.mutants.mutant import Mutant, MutantError, load
+from tests.mutants.mutant import Mutant, MutantError, load, problems
 from tests.mutants.runner import KILLED, Verdict, try_all
 
 FOLDER = Path(__file__).parent
@@ -28,6 +29,10 @@ def main() -> int:
     if not mutants:
         print("no mutant has such a name", file=sys.stderr)
         return 1
+    if arguments.check:
+        found = problems(mutants, ROOT)
+        print("\n".join(found) or f"{len(mutants)} mutants fit the tree")
+        return 1 if found else 0
     if arguments.list:
         for mutant in mutants:
             print(f"{mutant.name}: {mutant.promise}")
@@ -42,7 +47,7 @@ def main() -> int:
     verdicts = try_all(mutants, root=ROOT, jobs=arguments.jobs, report=report)
     wrong = [verdict for verdict in verdicts if verdict.outcome != KILLED]
     for verdict in wrong:
-        print(f"\n{verdict.outcome}: {verdict.mutant.path.relative_to(ROOT)}")
+        print(f"\n{verdict.outcome}: {verdict.mutant.name}")
         print(f"  {verdict.mutant.promise}")
         print("  " + verdict.details.replace("\n", "\n  "))
     killed, seconds = len(verdicts) - len(wrong), time.monotonic() - began
@@ -69,6 +74,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="such as protocol/*; default all")
     parser.add_argument("--quick", action="store_true", help="those that run in `make test`")
     parser.add_argument("--jobs", type=int, help="how many at once; default one for each core")
+    parser.add_argument("--check", action="store_true", help="compare with the tree, run no test")
     parser.add_argument("--list", action="store_true", help="print the promises, run nothing")
     return parser.parse_args()
 

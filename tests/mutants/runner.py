@@ -11,12 +11,11 @@ from pathlib import Path
 
 from tests.mutants import tree_copies
 from tests.mutants.forked_runs import TEST_SECONDS, Found, RunError, TestRuns
-from tests.mutants.mutant import Mutant, file_of
+from tests.mutants.mutant import EditError, Mutant, file_of
 from tests.mutants.run_tests import BROKEN, FAILED, PASSED, TIMED_OUT, matches
-from tests.mutants.tree_copies import PatchError
 
 KILLED, SURVIVED = "killed", "SURVIVED"
-NO_PATCH, NO_RUN, NO_BASELINE = "DOES NOT APPLY", "DOES NOT RUN", "TESTS DO NOT PASS"
+NO_EDIT, NO_RUN, NO_BASELINE = "DOES NOT APPLY", "DOES NOT RUN", "TESTS DO NOT PASS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ def judge(mutant: Mutant, found: Found) -> tuple[str, str]:
     """The verdict on what the named tests did with the fault in place, and why."""
     wanted = {FAILED, TIMED_OUT} if mutant.timeout else {FAILED}
     broken, green = list[str](), list[str]()
-    for test in mutant.tests:
+    for test in mutant.fails:
         outcomes = _of(test, found)
         if any(outcome in wanted for outcome, _ in outcomes):
             continue
@@ -95,7 +94,7 @@ def _baseline(
     jobs: int,
 ) -> Found:
     """All named tests in the tree as it is, once, in as many processes as there are jobs."""
-    tests = {test for mutant in mutants for test in mutant.tests}
+    tests = {test for mutant in mutants for test in mutant.fails}
     files = sorted({file_of(test) for test in tests if (tree / file_of(test)).exists()})
     parts = [[test for test in tests if file_of(test) in files[n::jobs]] for n in range(jobs)]
 
@@ -112,17 +111,17 @@ def _baseline(
 
 
 def _try(mutant: Mutant, pristine: Path, *, baseline: Found, runs: TestRuns) -> Verdict:
-    if unfit := [test for test in mutant.tests if not _passes(_of(test, baseline))]:
+    if unfit := [test for test in mutant.fails if not _passes(_of(test, baseline))]:
         lines = [f"{test}: {_of(test, baseline) or 'no such test'}" for test in unfit]
-        return Verdict(mutant, NO_BASELINE, "\n".join(["without the patch:", *lines]))
+        return Verdict(mutant, NO_BASELINE, "\n".join(["without the fault:", *lines]))
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="mutant-", dir=pristine.parent) as folder:
         tree = Path(shutil.copytree(pristine, Path(folder, "tree"), symlinks=True))
         try:
             tree_copies.apply(mutant, tree)
-            found = runs.run(tree, mutant.tests, timeout=mutant.timeout or TEST_SECONDS)
-        except PatchError as error:
-            return Verdict(mutant, NO_PATCH, str(error))
+            found = runs.run(tree, mutant.fails, timeout=mutant.timeout or TEST_SECONDS)
+        except EditError as error:
+            return Verdict(mutant, NO_EDIT, str(error))
         except RunError as error:
             return Verdict(mutant, NO_RUN, str(error), time.monotonic() - began)
     return Verdict(mutant, *judge(mutant, found), time.monotonic() - began)

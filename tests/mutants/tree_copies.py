@@ -1,15 +1,10 @@
 """Copies of the tree, to put faults into."""
 
-import os
 import shutil
 import subprocess
 from pathlib import Path
 
-from tests.mutants.mutant import Mutant
-
-
-class PatchError(RuntimeError):
-    """A patch does not apply; the message is git's."""
+from tests.mutants.mutant import Mutant, edited
 
 
 def copy_tree(root: Path, to: Path) -> Path:
@@ -24,16 +19,9 @@ def copy_tree(root: Path, to: Path) -> Path:
 
 
 def apply(mutant: Mutant, tree: Path) -> None:
-    """Put the fault into a tree. Raises PatchError."""
-    command = ["git", "apply", "--whitespace=nowarn", str(mutant.path)]
-    # The copy is no part of a repository.
-    environment = os.environ | {"GIT_CEILING_DIRECTORIES": str(tree.parent)}
-    done = subprocess.run(
-        command, cwd=tree, env=environment, capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise PatchError(done.stderr.strip())
-    for name in mutant.patched:
+    """Put the fault into a tree. Raises EditError."""
+    for name, text in edited(mutant, tree).items():
+        (tree / name).write_text(text, encoding="utf-8")
         # Compiled code goes by the source's time in whole seconds, and its size.
         for compiled in (tree / name).parent.glob(f"__pycache__/{Path(name).stem}.*.pyc"):
             compiled.unlink()

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from rollcall_protocol.job_config import DeltaConfig, JobConfig, OptimizerConfig
 from rollcall_protocol.wire.job_snapshot import SessionCause
 from rollcall_protocol.wire.roster import EpochCause
@@ -41,14 +39,12 @@ async def sent_bytes(folder: Path, delta: DeltaConfig | None) -> float:
         return (await running.trainer.metrics())["param_sync_bytes_total"]
 
 
-@pytest.mark.long
 async def test_less_is_sent_when_only_changes_are(tmp_path: Path) -> None:
     whole = await sent_bytes(tmp_path / "whole", None)
     deltas = await sent_bytes(tmp_path / "deltas", DeltaConfig())
     assert deltas < 0.5 * whole
 
 
-@pytest.mark.long
 async def test_it_learns_from_deltas_of_two_ranks(tmp_path: Path) -> None:
     config = job_config(
         algorithm={"max_steps": LEARNT_AFTER},

@@ -21,7 +21,6 @@ LEARNED = 0.9  # chance is 0.05
 ENGINE = EngineRef("transformers", {"maxTokens": 5})
 
 
-@pytest.mark.long
 @pytest.mark.timeout(420)
 async def test_a_tiny_qwen3_on_two_ranks_learns_as_its_rollouts_see_it(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "model", tied=False, characters=LETTERS, spread=0.02)

@@ -7,7 +7,7 @@ import pytest
 from tests.process.harness import FAST, WHOLE_TRAINING, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
-pytestmark = [*WHOLE_TRAINING, pytest.mark.long]  # tests/cluster/jobs shows the same of real pods
+pytestmark = WHOLE_TRAINING  # tests/cluster/jobs shows the same of real pods
 
 STEPS = 150  # the reward is above 0.9 after some 110
 

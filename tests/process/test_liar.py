@@ -12,7 +12,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SECONDS = 30.0
 
 
-@pytest.mark.long
 async def test_a_job_learns_beside_a_rollout_that_lies(tmp_path: Path) -> None:
     kill = PlannedFault(number=0, kind=FaultKind.KILL_ROLLOUT, at=10.0, lasts=0.0, pick=0.5)
     async with soaked_job(tmp_path) as job:

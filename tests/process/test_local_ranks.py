@@ -96,7 +96,6 @@ async def assert_all_parts_are_served(job: LocalJob) -> None:
                 return
 
 
-@pytest.mark.long
 async def test_a_killed_rank_ends_all_ranks_and_the_gang_starts_again(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, two_by_two(tmp_path)) as job:
         await job.train(rollouts=1)

@@ -236,7 +236,6 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
     assert are_right(job.record, continued)
 
 
-@pytest.mark.long
 async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> None:
     async with SlowJob(tmp_path, step_delay=0.005, partial_report=0.01, max_steps=165) as job:
         await job.start(rollouts=3)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-pytestmark = pytest.mark.new_interpreters
+pytestmark = [pytest.mark.slow, pytest.mark.new_interpreters]
 
 ROOT = Path(__file__).parents[2]
 PROMPT = (5, 6, 7, 8, 9)  # the stand-in goes on with 5, 6, 7 and so on

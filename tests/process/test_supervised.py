@@ -24,7 +24,6 @@ ROWS, STEPS = 64, 8
 EXIT_SECONDS = 30.0
 
 
-@pytest.mark.long
 async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_path: Path) -> None:
     exported = tmp_path / "exported"
     config = job_config(
@@ -59,7 +58,6 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
         assert f"step {STEPS} of" not in job.trainer.log()
 
 
-@pytest.mark.long
 async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> None:
     steps = 150
     config = job_config(

@@ -131,8 +131,8 @@ def front_program() -> NoReturn:
 
 
 def sync(arguments: Sequence[str] | None = None) -> int:
-    """List the weight-sync engines, or measure them on this machine. Returns the exit code."""
-    from rollcall_runtime.bench import cli  # noqa: PLC0415 - the workers do not need it
+    """List the weight-sync engines. Returns the exit code."""
+    from rollcall_runtime.sync import cli  # noqa: PLC0415 - the workers do not need it
 
     return cli.main(arguments)
 

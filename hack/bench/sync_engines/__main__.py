@@ -20,10 +20,9 @@ from typing import Any
 
 from hack import svg_file
 from hack.bench.run_record import ROOT, caption, new_result, run_end, run_record
-from hack.bench.sync_engines import chart, markdown_table
+from hack.bench.sync_engines import chart, markdown_table, suite
+from hack.bench.sync_engines.one_engine import add_case_arguments, bench_case, positive, size
 from rollcall_protocol import __version__
-from rollcall_runtime.bench import suite
-from rollcall_runtime.bench.cli import add_case_arguments, bench_case, positive, size
 from rollcall_runtime.sync.registry import engines
 from rollcall_runtime.worker.command_output import own_output
 

@@ -90,7 +90,7 @@ class TrainerStatus(StatusModel):
 
 class ProgressStatus(StatusModel):
     """Training progress as the coordinator last reported it; written at most every 10 seconds (with
-    N > 100 jobs that train, N / 10 seconds) while nothing else in the status changes.
+    N > 50 jobs that train, some N / 5 seconds) while nothing else in the status changes.
     """
 
     step: Number = 0

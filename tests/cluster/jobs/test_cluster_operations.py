@@ -16,7 +16,7 @@ from hack.demo.job_progress import JobProgress, JobWatcher
 from tests.cluster.jobs import deadlines
 
 JOB, POOL = "reverse", "reverse-cpu"
-pytestmark = [pytest.mark.alone, pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST)]
+pytestmark = [pytest.mark.alone, pytest.mark.slow, pytest.mark.timeout(deadlines.WHOLE_TEST)]
 
 
 @dataclass(frozen=True, slots=True)

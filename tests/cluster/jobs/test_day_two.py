@@ -29,7 +29,7 @@ CONTACT_SECONDS = 15.0
 CHECKPOINT_STEPS = 10
 _SET_BY_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "managedFields")
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,6 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     assert restarts == [0, 0], "the rollouts ran on"
 
 
-@pytest.mark.long
 def test_orphans_are_adopted_and_training_goes_on(job: RunningJob) -> None:
     step = job.saved()
     pool = job.kubectl.get("rolloutpool", POOL)["metadata"]["uid"]

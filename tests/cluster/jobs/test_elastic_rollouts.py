@@ -21,7 +21,6 @@ TOKEN = f"{TOKEN_PATH}/{TOKEN_FILE}"
 CAUSES = {"JobStarted", "MembersJoined", "MemberLost", "ScaledDown"}
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_a_job_learns_while_rollouts_come_and_go(kubectl: Kubectl) -> None:
     kubectl.apply(example("reverse.yaml", maxSteps=100_000))  # it is over when all have learned
@@ -92,7 +91,6 @@ def rollcall(kubectl: Kubectl, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.cluster
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_without_weight_sync_the_verdict_fails(kubectl: Kubectl) -> None:
     # On a busy machine one rollout starts while the other has already sampled for 100 steps.

@@ -57,7 +57,7 @@ def job_with_every_engine() -> dict[str, Any]:
     return job
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_versions_travel_between_pods_with_every_engine(kubectl: Kubectl) -> None:
     kubectl.apply(CLAIM)

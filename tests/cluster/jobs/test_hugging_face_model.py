@@ -36,7 +36,7 @@ ENGINES = [
 ]
 
 # Without the fixtures: one of them may build an image.
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)]
 
 
 def test_the_rollouts_learn_although_a_rank_is_killed(kubectl: Kubectl, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ NOT_HERE = {
 }
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_every_panel_shows_data_of_pods(kubectl: Kubectl, tmp_path: Path) -> None:
     with scraping(kubectl, tmp_path) as prometheus:

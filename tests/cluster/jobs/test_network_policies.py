@@ -36,7 +36,7 @@ with ThreadPoolExecutor(16) as pool:
 
 # A group of its own, so that its job and strangers are set up once.
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True),
     pytest.mark.xdist_group("network policies"),
 ]

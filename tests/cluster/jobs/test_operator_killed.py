@@ -12,7 +12,7 @@ JOB, POOL = "reverse", "reverse-cpu"
 
 
 @pytest.mark.alone
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_an_operator_killed_in_mid_scale_leaves_one_epoch_with_all_members(
     kubectl: Kubectl,

@@ -11,7 +11,7 @@ JOB = "own-task"
 LEARNED = 0.7  # chance is 0.07; the example reaches it after some 150 of its 300 steps
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_the_rollouts_learn_a_task_from_a_config_map(kubectl: Kubectl) -> None:
     rendered = kubectl.run("kustomize", str(ROOT / "examples" / "own-task"))

@@ -11,7 +11,7 @@ from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_WHEN_
 from tests.cluster.jobs import deadlines
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_each_mistake_appears_in_a_condition(kubectl: Kubectl) -> None:
     waiting = {f"bad-{index}": case for index, case in enumerate(REPORTED_WHEN_PODS_RUN)}

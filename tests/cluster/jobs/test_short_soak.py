@@ -16,7 +16,7 @@ OF_SERVERS = (FaultKind.KILL_SERVER, FaultKind.STOP_SERVER, FaultKind.OOM_ROLLOU
 VLLM_SECONDS, VLLM_SEED = 60, 2  # one of each, and the stop is long
 VLLM_TIMEOUT = pytest.mark.timeout(1800, func_only=True)  # servers start in minutes
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(
         EXISTING or os.geteuid() != 0, reason="faults are done to the local cluster's own nodes"

@@ -30,7 +30,7 @@ SAMPLED_STEPS = 30
 TAUGHT = 0.8  # chance is 0.05
 TRAINED_SECONDS = 240
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(deadlines.WHOLE_TEST)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(deadlines.WHOLE_TEST)]
 
 
 def test_rollouts_begin_with_what_a_supervised_job_exported(
@@ -48,7 +48,6 @@ def test_rollouts_begin_with_what_a_supervised_job_exported(
     check_first_reward(kubectl)
 
 
-@pytest.mark.long
 def test_rollouts_begin_with_a_checkpoint_of_the_command(kubectl: Kubectl, tmp_path: Path) -> None:
     create_inputs(kubectl, tmp_path)
     kubectl.apply(pod_of_the_command())

@@ -17,7 +17,7 @@ CAUSES = {"JobStarted", "MembersJoined", "MemberLost"}
 
 # Without the fixtures: one of them may build an image.
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.vllm,
     pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True),
 ]

@@ -23,7 +23,7 @@ from hack.fresh import namespace
 REPOSITORY_ROOT = Path(__file__).parents[3]
 COMMAND = [sys.executable, "-m", "hack.fresh", "--caches"]
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(os.geteuid() != 0, reason="making a root and entering it takes root"),
 ]

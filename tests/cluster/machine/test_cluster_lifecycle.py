@@ -46,7 +46,7 @@ VOLATILE = (
     "debug",
 )
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.timeout(1200),
     pytest.mark.skipif(os.geteuid() != 0, reason="an engine of our own takes root"),
 ]

@@ -8,7 +8,7 @@ import pytest
 from hack.cluster import images, sbom
 
 
-@pytest.mark.cluster
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_an_image_is_listed_with_its_packages_of_debian_and_python(tmp_path: Path) -> None:
     images.build(images.DEFAULT)

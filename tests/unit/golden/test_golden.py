@@ -9,6 +9,8 @@ from tests.golden import messages, metrics
 from tests.golden.messages import Spoken
 from tests.golden.rendered_outputs import FOLDER, rendered
 
+pytestmark = pytest.mark.xdist_group("golden")  # one process plays the scenarios for all
+
 REWRITE = "run `.venv/bin/python -m tests.golden`, and review the difference as documentation"
 
 
@@ -34,8 +36,9 @@ def test_every_reason_of_an_event_has_an_entry(spoken: Spoken) -> None:
     assert set(EventReason) <= {message.reason for message in spoken.events}
 
 
-def test_every_place_that_makes_a_message_is_reached_by_a_scenario(spoken: Spoken) -> None:
-    assert messages.unreached(spoken) == []
+@pytest.mark.slow
+def test_every_place_that_makes_a_message_is_reached_by_a_scenario() -> None:
+    assert messages.unreached() == []
 
 
 def test_every_message_is_a_sentence_for_people(spoken: Spoken) -> None:

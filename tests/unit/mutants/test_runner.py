@@ -1,7 +1,6 @@
 """Only a named test that passes as the code is, and fails with the fault, kills a mutant."""
 
 import subprocess
-from dataclasses import replace
 
 import pytest
 
@@ -10,13 +9,15 @@ from tests.mutants.run_tests import TIMED_OUT
 from tests.mutants.runner import (
     KILLED,
     NO_BASELINE,
-    NO_PATCH,
+    NO_EDIT,
     NO_RUN,
     SURVIVED,
     Verdict,
     judge,
     try_all,
 )
+
+pytestmark = pytest.mark.slow  # `make test` runs no mutant
 
 PYPROJECT = """
 [tool.pytest.ini_options]
@@ -69,25 +70,15 @@ def test_wrong():
 def test_skipped():
     pass
 """
-DIFF = """
---- a/workloads/sums.py
-+++ b/workloads/sums.py
-@@ -5,3 +5,3 @@
- def double(x):
--    return 2 * x
-+    {}
- #
+EDIT = """
+file = "workloads/sums.py"
+before = "{}"
+after = "{}"
 """
-NAP = """
---- a/workloads/sums.py
-+++ b/workloads/sums.py
-@@ -8,2 +8,2 @@
- def nap():
--    time.sleep(0)
-+    time.sleep(60)
-"""
-SQUARE = DIFF.format("return x * x")  # right for 0 and 2, wrong for 1
-TRIPLE = DIFF.format("return 3 * x")
+RIGHT = "return 2 * x"
+NAP = EDIT.format("sleep(0)", "sleep(60)")
+SQUARE = EDIT.format(RIGHT, "return x * x")  # right for 0 and 2, wrong for 1
+TRIPLE = EDIT.format(RIGHT, "return 3 * x")
 ELSEWHERE = TRIPLE.replace("sums.py", "other.py")
 FILE = "tests/test_sums.py"
 MUTANTS = {
@@ -96,12 +87,12 @@ MUTANTS = {
     "killed in another process": ([f"{FILE}::test_elsewhere"], TRIPLE),
     "survives": ([f"{FILE}::test_double", f"{FILE}::test_zero"], TRIPLE),
     "does not apply": ([f"{FILE}::test_double"], ELSEWHERE),
-    "no import": ([f"{FILE}::test_double"], DIFF.format("return (")),
-    "no name": ([f"{FILE}::test_double"], DIFF.format("return y")),
-    "no fixture": ([f"{FILE}::test_fixture"], DIFF.format("raise ValueError")),
-    "hangs": ([f"{FILE}::test_nap"], "Timeout: 0.5\n" + NAP),
-    "killed alone": ([f"{FILE}::test_double"], "Alone: yes\n" + TRIPLE),
-    "wrong without the patch": ([f"{FILE}::test_wrong"], TRIPLE),
+    "no import": ([f"{FILE}::test_double"], EDIT.format(RIGHT, "return (")),
+    "no name": ([f"{FILE}::test_double"], EDIT.format(RIGHT, "return y")),
+    "no fixture": ([f"{FILE}::test_fixture"], EDIT.format(RIGHT, "raise ValueError")),
+    "hangs": ([f"{FILE}::test_nap"], "timeout = 0.5" + NAP),
+    "killed alone": ([f"{FILE}::test_double"], "alone = true" + TRIPLE),
+    "wrong without the fault": ([f"{FILE}::test_wrong"], TRIPLE),
     "skipped": ([f"{FILE}::test_skipped"], TRIPLE),
     "no such test": ([f"{FILE}::test_other"], TRIPLE),
     "no such file": (["tests/test_other.py"], TRIPLE),
@@ -118,15 +109,18 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Verdict]:
         (root / name).write_text(text)
     subprocess.run(["git", "init", "--quiet"], cwd=root, check=True)
     folder = tmp_path_factory.mktemp("mutants")
-    for name, (tests, diff) in MUTANTS.items():
-        header = "Promise: Sums are right.\n" + "".join(f"Fails: {test}\n" for test in tests)
-        (folder / f"{name}.patch").write_text(header + diff)
+    rows = [
+        f'["{name}"]\npromise = "Sums are right."\nfails = {tests}\n{rest}\n'
+        for name, (tests, rest) in MUTANTS.items()
+    ]
+    (folder / "sums.toml").write_text("".join(rows))
     reported: list[Verdict] = []
     found = try_all(load(folder), root=root, jobs=2, report=reported.append)
-    assert reported[-1].mutant.name == "killed alone"
-    assert {v.mutant.name for v in reported} == {v.mutant.name for v in found} == set(MUTANTS)
+    assert reported[-1].mutant.name == "sums/killed alone"
+    names = {f"sums/{name}" for name in MUTANTS}
+    assert {v.mutant.name for v in reported} == {v.mutant.name for v in found} == names
     assert (root / "workloads/sums.py").read_text() == CODE
-    return {verdict.mutant.name: verdict for verdict in found}
+    return {verdict.mutant.name.removeprefix("sums/"): verdict for verdict in found}
 
 
 @pytest.mark.parametrize(
@@ -149,10 +143,10 @@ def test_a_mutant_survives_when_one_of_its_tests_passes(verdicts: dict[str, Verd
     assert "test_double" not in verdicts["survives"].details
 
 
-def test_a_patch_that_does_not_apply_is_reported_with_gits_reason(
+def test_an_edit_that_does_not_apply_is_reported_with_its_file(
     verdicts: dict[str, Verdict],
 ) -> None:
-    assert verdicts["does not apply"].outcome == NO_PATCH
+    assert verdicts["does not apply"].outcome == NO_EDIT
     assert "workloads/other.py" in verdicts["does not apply"].details
 
 
@@ -162,9 +156,9 @@ def test_code_that_does_not_run_kills_nothing(verdicts: dict[str, Verdict], name
 
 
 @pytest.mark.parametrize(
-    "name", ["wrong without the patch", "skipped", "no such test", "no such file"]
+    "name", ["wrong without the fault", "skipped", "no such test", "no such file"]
 )
-def test_a_test_must_pass_without_the_patch(verdicts: dict[str, Verdict], name: str) -> None:
+def test_a_test_must_pass_without_the_fault(verdicts: dict[str, Verdict], name: str) -> None:
     assert verdicts[name].outcome == NO_BASELINE
     assert "tests/test_" in verdicts[name].details
 
@@ -173,4 +167,4 @@ def test_a_hang_kills_nothing_unless_the_mutant_says_so(verdicts: dict[str, Verd
     mutant = verdicts["hangs"].mutant
     found = {f"{FILE}::test_nap": (TIMED_OUT, "Timeout (>60.0s) from pytest-timeout.")}
     assert judge(mutant, found) == (KILLED, "")
-    assert judge(replace(mutant, timeout=None), found)[0] == NO_RUN
+    assert judge(mutant.model_copy(update={"timeout": None}), found)[0] == NO_RUN

@@ -44,16 +44,31 @@ def test_settings_travel_as_json() -> None:
         ({"aggregation_length": 0}, "aggregationLength must be at least 1"),
         ({"baseline": "critic"}, "normalisation must not be group-std when baseline is critic"),
         ({"clip_low": 1.0}, "clipLow must be above 0 and below 1 when objective is ppo"),
+        ({"clip_low": 0.0}, "clipLow must be above 0 and below 1 when objective is ppo"),
+        ({"dual_clip": 1.0}, "dualClip must be 0, or above 1 with objective ppo"),
         ({"dual_clip": 0.9}, "dualClip must be 0, or above 1 with objective ppo"),
         ({"dual_clip": 3.0, "objective": "gspo"}, "dualClip must be 0, or above 1 with objective"),
         ({"ratio_base": "behaviour"}, "correction must be none when ratioBase is behaviour"),
         ({"correction_floor": 1.5}, "correctionFloor must be at most 1"),
+        (
+            {"ratio_base": "behaviour", "correction": "masked", "objective": "cispo"},
+            "correction must be none when ratioBase is behaviour",
+        ),
         ({"overlong_limit": 4}, "overlongBuffer must be between 1 and overlongLimit"),
+        (
+            {"overlong_limit": 4, "overlong_buffer": 5},
+            "overlongBuffer must be between 1 and overlongLimit",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AlgorithmSettings(**changes)
+
+
+@pytest.mark.parametrize("correction", ["truncated", "masked"])
+def test_without_a_ratio_a_correction_goes_with_any_base(correction: str) -> None:
+    AlgorithmSettings(objective="policy-gradient", ratio_base="behaviour", correction=correction)
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -39,6 +40,29 @@ def test_a_plan_counts_a_step_once_though_two_parts_name_it() -> None:
     with progress.plan((FETCH, BUILD, FETCH), console=where), progress.step(BUILD):
         pass
     assert "step 2 of 2" in printed.getvalue()
+
+
+def test_a_step_is_expected_to_take_as_much_longer_as_the_steps_before_it() -> None:
+    where, printed = console()
+    quick = Step("fetching Go", 0.05)
+    with progress.plan((quick, BUILD), console=where):
+        with progress.step(quick):
+            time.sleep(0.15)
+        with progress.step(BUILD):
+            pass
+    begun = printed.getvalue().splitlines()[2]
+    assert re.search(r"kubernetes \(about \d+ min on this machine, usually 8 min 40 s\)$", begun)
+
+
+def test_a_step_that_failed_says_nothing_of_the_machine() -> None:
+    where, printed = console()
+    quick = Step("fetching Go", 1e-9)
+    with progress.plan((quick, BUILD), console=where):
+        with pytest.raises(ClusterError), progress.step(quick):
+            raise ClusterError("no Go")
+        with progress.step(BUILD):
+            pass
+    assert "building kubernetes (usually 8 min 40 s)" in printed.getvalue()
 
 
 def test_away_from_a_terminal_a_line_says_regularly_what_runs_now(

@@ -17,6 +17,7 @@ def policy(**fields: object) -> FailurePolicy:
 
 
 IGNORE_7 = {"rules": [{"exitCodes": [7], "action": "Ignore"}]}
+IGNORE_7_FIRST = {"rules": [*IGNORE_7["rules"], {"exitCodes": [7, 8], "action": "Fail"}]}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,7 @@ IGNORE_7 = {"rules": [{"exitCodes": [7], "action": "Ignore"}]}
         ),
         pytest.param((0, 0, 0), [trainer(1, 7)], IGNORE_7, 0, 1, id="a rule says Ignore"),
         pytest.param((0, 0, 0), [trainer(1, 8)], IGNORE_7, 1, 1, id="the rule is about others"),
+        pytest.param((0, 0, 0), [trainer(1, 7)], IGNORE_7_FIRST, 0, 1, id="the first rule counts"),
         pytest.param((0, 0, 0), [trainer(1, 65)], {}, 0, 1, id="fenced by its successor"),
     ],
 )

@@ -32,7 +32,7 @@ def test_no_interleaving_breaks_an_invariant(scope: SearchScope) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "scope",
-    [*LARGE, *(pytest.param(scope, marks=pytest.mark.long) for scope in LARGEST)],
+    [*LARGE, *LARGEST],
     ids=str,
 )
 def test_no_interleaving_of_a_larger_group_breaks_an_invariant(scope: SearchScope) -> None:

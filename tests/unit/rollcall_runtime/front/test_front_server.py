@@ -3,10 +3,10 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -22,6 +22,7 @@ from rollcall_runtime.front.api_keys import ApiKeys
 from rollcall_runtime.front.recording import TRAJECTORY_HEADER
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.front.counting_rollouts import (
+    LONGEST,
     CountingEngine,
     CountingRollout,
     counting_rollout,
@@ -110,6 +111,7 @@ async def test_several_choices_are_sampled_apart() -> None:
         seeds = {request.seed for request in rollout.engine.requests}
     assert [choice["index"] for choice in body["choices"]] == [0, 1, 2]
     assert len(seeds) == 6
+    assert body["usage"]["completion_tokens"] == 6
     assert sorted(event["choices"][0]["index"] for event in events) == [0, 0, 1, 1, 2, 2]
 
 
@@ -138,6 +140,7 @@ async def test_models_lists_the_jobs() -> None:
         ({"model": "gpt-4"}, 404, "model"),
         ({"prompt": [500]}, 400, "prompt"),
         ({"max_tokens": 254}, 400, "prompt"),
+        ({"prompt": [3] * 256}, 400, "prompt"),
         ({"tools": [{}]}, 400, "tools"),
     ],
 )
@@ -147,6 +150,15 @@ async def test_refusals_have_openais_form(body: dict[str, Any], status: int, fie
         assert not rollout.engine.requests
     assert (found, answer["error"]["param"]) == (status, field)
     assert answer["error"]["message"]
+
+
+@pytest.mark.parametrize("asked", [{"max_tokens": 254}, {"prompt": [3] * 256}])
+async def test_what_the_models_positions_have_no_room_for_has_openais_code(
+    asked: dict[str, Any],
+) -> None:
+    async with counting_rollout() as rollout, front(rollout) as client:
+        status, answer = await client.post("/v1/completions", {"prompt": [3, 4, 5], **asked})
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
 
 
 # --- keys ----------------------------------------------------------------------------------------
@@ -241,12 +253,21 @@ async def status_of_half(client: FrontClient, path: str, length: int) -> int:
 
 @pytest.mark.parametrize(
     ("path", "length"),
-    [(server.COMPLETIONS, 4 << 20), ("/v1/trajectories/t-1/reward", 20_000)],
+    [
+        (server.COMPLETIONS, 2 * ((1 << 20) + 256 * 64) + 2),  # of which half comes
+        ("/v1/trajectories/t-1/reward", 20_000),
+    ],
 )
 async def test_a_body_that_no_request_needs_is_not_read(path: str, length: int) -> None:
     """The model has 256 positions; a reward is a number and a name."""
     async with counting_rollout() as rollout, front(rollout) as client:
         assert await status_of_half(client, path, length) == 413
+
+
+async def test_a_body_that_comes_too_slowly_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "BODY_SECONDS", 0.05)
+    async with counting_rollout() as rollout, front(rollout) as client:
+        assert await status_of_half(client, server.COMPLETIONS, 1000) == 400
 
 
 async def test_who_waits_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,6 +288,21 @@ async def test_a_request_has_a_deadline() -> None:
         await asyncio.wait_for(rollout.door.idle(), 5)
     assert status == 504
     assert "0.05 s" in body["error"]["message"]
+
+
+async def test_a_stream_that_is_too_late_ends_with_an_error_and_is_not_recorded() -> None:
+    settings, sender = FrontConfig(request_seconds=0.3), Sender()
+    async with (
+        counting_rollout(pause=0.02) as rollout,
+        front(rollout, settings=settings, job=FROM_FRONT, sender=cast("Any", sender)) as client,
+        asyncio.timeout(10),
+    ):
+        body = {"prompt": [3], "max_tokens": 200}
+        *pieces, last = await client.events("/v1/completions", body)
+        assert kept(client) in {None, 0}
+    assert pieces
+    assert all(piece["choices"][0]["finish_reason"] is None for piece in pieces)
+    assert "0.3 s" in last["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -329,6 +365,53 @@ async def test_a_rollout_that_drains_gets_no_more_and_its_requests_end_elsewhere
         streams += [asyncio.create_task(stream_tokens(client, at, 24)) for at in range(8, 16)]
         assert await asyncio.gather(*streams) == [numbers(at)[1] for at in range(16)]
         assert len(other.engine.requests) == 16
+
+
+def tokens_each(count: int, *, pods: int) -> Any:
+    """An engine that fails after each `count` tokens, on the first `pods` rollouts asked."""
+    sample, asked = CountingEngine.generate, []
+
+    async def generate(
+        engine: CountingEngine, request: GenerationRequest
+    ) -> AsyncGenerator[NewTokens, None]:
+        asked.append(request)
+        left = count if len(asked) <= pods else LONGEST
+        async with aclosing(sample(engine, request)) as pieces:
+            async for piece in pieces:
+                yield piece
+                left -= 1
+                if not left:
+                    raise RuntimeError("lost")
+
+    return generate
+
+
+async def test_rollouts_that_are_lost_after_a_token_each_end_no_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "MOST_MOVES", 3)
+    monkeypatch.setattr("rollcall_runtime.front.routing.AVOID_SECONDS", 0.0)
+    monkeypatch.setattr(CountingEngine, "generate", tokens_each(1, pods=8))
+    async with counting_rollout() as rollout, front(rollout) as client:
+        body = await client.complete([3], max_tokens=8, return_token_ids=True)
+    assert body["choices"][0]["token_ids"] == list(expected((3,), 8))
+
+
+async def test_a_response_of_two_rollouts_is_as_old_as_its_oldest_token(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CountingEngine, "generate", tokens_each(2, pods=1))
+    sender = Sender()
+    async with (
+        counting_rollout("cpu-0", number=2) as lost,
+        counting_rollout("cpu-1", number=5) as other,
+        front(lost, other, job=FROM_FRONT, sender=cast("Any", sender)) as client,
+    ):
+        await say(client, ASK)
+        assert (await reward(client, reward=1))[0] == 200
+    (sent,) = sender.sent
+    assert sent.sample.versions == (2, 2, 5, 5, 5, 5)
+    assert sent.oldest == Version(Lineage(1, 1), 2)
 
 
 async def test_requests_wait_while_no_rollout_serves() -> None:
@@ -497,6 +580,75 @@ async def test_a_trajectory_ends_once() -> None:
     assert len(sender.sent) == 1
 
 
+async def test_a_second_reward_is_refused_while_the_first_is_decided_about() -> None:
+    decided = asyncio.Event()
+
+    class Slow(Sender):
+        async def deliver(self, finished: FinishedTrajectory) -> TrajectoryVerdict:
+            self.sent.append(finished)
+            await decided.wait()
+            return TrajectoryVerdict.COUNTED
+
+    sender = Slow()
+    async with counting_rollout() as rollout, training(rollout, sender) as client:
+        await say(client, ASK)
+        first = asyncio.create_task(reward(client, reward=1))
+        while not sender.sent:
+            await asyncio.sleep(0.001)
+        assert (await reward(client, reward=0))[0] == 409
+        decided.set()
+        assert (await first)[0] == 200
+    assert len(sender.sent) == 1
+
+
+async def test_every_answer_has_the_name_of_its_trajectory_also_one_that_the_front_made() -> None:
+    names = []
+    async with counting_rollout() as rollout, training(rollout, Sender()) as client:
+        for stream in (False, True):
+            body = {"model": JOB.model, "prompt": [3], "max_tokens": 2, "stream": stream}
+            url = f"{client.url}/v1/completions"
+            async with client.session.post(url, json=body) as answer:
+                await answer.read()
+                names.append(answer.headers[TRAJECTORY_HEADER])
+        for name in names:
+            assert (await reward(client, name, reward=1))[0] == 200
+    assert len(set(names)) == 2
+
+
+async def test_two_answers_to_one_prompt_are_no_trajectory() -> None:
+    sender = Sender()
+    async with counting_rollout() as rollout, training(rollout, sender) as client:
+        await say(client, ASK, n=2)
+        status, body = await reward(client, reward=1)
+    assert (status, sender.sent) == (409, [])
+    assert "does not begin with the tokens" in body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [{"most_trajectories": 1}, {"most_tokens": 10}, {"trajectory_seconds": 1e-6}],
+    ids=lambda bounds: next(iter(bounds)),
+)
+async def test_beyond_the_jobs_bounds_the_longest_idle_trajectory_is_forgotten(
+    bounds: dict[str, Any],
+) -> None:
+    async with (
+        counting_rollout() as rollout,
+        front(
+            rollout,
+            settings=FrontConfig(**bounds),
+            job=FROM_FRONT,
+            sender=cast("Any", Sender()),
+        ) as client,
+    ):
+        for name in ("a", "b"):
+            body = {"model": JOB.model, "prompt": [3, 4], "max_tokens": 5}
+            url, header = f"{client.url}/v1/completions", {TRAJECTORY_HEADER: name}
+            async with client.session.post(url, json=body, headers=header) as answer:
+                assert answer.status == 200
+        assert (await reward(client, "a", reward=1))[0] == 404
+
+
 async def test_an_answer_that_comes_after_the_reward_is_not_kept() -> None:
     async with counting_rollout(pause=0.02) as rollout, training(rollout, Sender()) as client:
         await say(client, ASK)
@@ -529,10 +681,11 @@ async def test_a_dropped_trajectory_is_answered_with_the_reason() -> None:
     assert "stale" in body["error"]["message"]
 
 
-async def test_what_is_sampled_in_another_way_is_not_trained_on() -> None:
+@pytest.mark.parametrize("own", [{"temperature": 0.3}, {"top_p": 0.5}, {"top_k": 3}], ids=str)
+async def test_what_is_sampled_in_another_way_is_not_trained_on(own: dict[str, Any]) -> None:
     sender = Sender()
     async with counting_rollout() as rollout, training(rollout, sender) as client:
-        await say(client, ASK, temperature=0.3)
+        await say(client, ASK, **own)
         status, body = await reward(client, reward=1)
         assert kept(client) == 0
     assert status == 409

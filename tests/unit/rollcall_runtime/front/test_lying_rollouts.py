@@ -15,6 +15,8 @@ from rollcall_protocol.wire.generation import GenerationLine, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.front import generation, rollout_client, routing
+from rollcall_runtime.front.routing import BLOCK
 from rollcall_runtime.front.text_stream import TextStream
 from tests.unit.rollcall_runtime.front.counting_rollouts import (
     ADDRESS,
@@ -73,12 +75,14 @@ async def liar(
         yield serving
 
 
-async def answer_beside(false: ServingRollout, honest: CountingRollout) -> None:
+async def answer_beside(
+    false: ServingRollout, honest: CountingRollout, prompt: tuple[int, ...] = PROMPT
+) -> None:
     """A request that goes to the liar first is answered by the honest rollout."""
     async with front(settings=FrontConfig(request_seconds=20)) as client:
         client.generation.replace(ServingRollouts((false, honest.serving)))
-        body = await client.complete(list(PROMPT), max_tokens=COUNT, return_token_ids=True)
-    assert body["choices"][0]["token_ids"] == list(expected(PROMPT, COUNT))
+        body = await client.complete(list(prompt), max_tokens=COUNT, return_token_ids=True)
+    assert body["choices"][0]["token_ids"] == list(expected(prompt, COUNT))
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,52 @@ async def test_what_no_model_samples_is_not_believed(lie: bytes) -> None:
         assert asked.begun.tokens == (), "nothing of the lie is continued"
 
 
+async def test_a_rollout_that_was_lost_is_not_asked_again_at_once_for_the_prompt_in_its_cache() -> (
+    None
+):
+    asked = []
+
+    async def fails(request: web.Request) -> web.StreamResponse:
+        asked.append(request)
+        return web.Response(status=500)
+
+    async with rollout(fails) as false, counting_rollout() as honest:
+        await answer_beside(false, honest, prompt=(3,) * 2 * BLOCK)
+    assert len(asked) == 1
+
+
+async def test_a_rollout_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_client, "SILENT_SECONDS", 0.1)
+    over = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await over.wait()
+        return response
+
+    async with rollout(silent) as false, counting_rollout() as honest:
+        async with asyncio.timeout(10):
+            await answer_beside(false, honest)
+        over.set()
+
+
+async def test_rollouts_that_all_end_too_early_end_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "MOST_MOVES", 3)
+    monkeypatch.setattr(routing, "AVOID_SECONDS", 0.0)
+    async with (
+        liar() as false,
+        front(settings=FrontConfig(request_seconds=20)) as client,
+        asyncio.timeout(10),
+    ):
+        client.generation.replace(ServingRollouts((false,)))
+        status, body = await client.post("/v1/completions", {"prompt": list(PROMPT)})
+    assert status == 503
+    assert "ended before the response" in body["error"]["message"]
+
+
 REFUSALS = {
     "line": (f"{to_json(GenerationLine(error='it is too long', final=True))}\n".encode(), 200),
     "status": (b'{"error": "it is too long"}', 400),
@@ -115,9 +165,12 @@ async def test_a_refusal_of_one_rollout_alone_is_not_believed(kind: str) -> None
         await answer_beside(false, honest)
 
 
+@pytest.mark.parametrize("status", [400, 413])
 @pytest.mark.parametrize("count", [1, 2])
-async def test_a_refusal_of_the_only_rollout_or_of_two_is_the_answer(count: int) -> None:
-    chunk, status = REFUSALS["status"]
+async def test_a_refusal_of_the_only_rollout_or_of_two_is_the_answer(
+    count: int, status: int
+) -> None:
+    chunk, _ = REFUSALS["status"]
     async with (
         liar(chunk, status=status) as one,
         liar(chunk, status=status) as other,

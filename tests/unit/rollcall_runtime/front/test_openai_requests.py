@@ -17,6 +17,9 @@ def test_what_is_not_set_is_the_jobs() -> None:
     found = read_chat(CHAT, JOB).sampling
     assert (found.max_tokens, found.temperature, found.top_p, found.top_k) == (50, 0.8, 0.9, 40)
     assert found.column == "", "it is of rows"
+    asked = read_chat(CHAT, JOB)
+    flags = [asked.stream, asked.include_usage, asked.logprobs, asked.return_token_ids]
+    assert (asked.n, flags) == (1, [False] * 4)
 
 
 def test_what_is_set_counts() -> None:
@@ -32,6 +35,11 @@ def test_temperature_0_takes_the_likeliest_token(temperature: float) -> None:
     """So does one that is nearly 0, by which logits would become infinite."""
     found = read_chat({**CHAT, "temperature": temperature}, JOB)
     assert (found.sampling.top_k, found.sampling.top_p) == (1, 1.0)
+
+
+def test_a_temperature_from_0_001_on_is_taken_as_it_is() -> None:
+    found = read_chat({**CHAT, "temperature": 0.001}, JOB).sampling
+    assert (found.temperature, found.top_p, found.top_k) == (0.001, 0.9, 40)
 
 
 def test_two_requests_without_a_seed_differ() -> None:
@@ -87,6 +95,11 @@ def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
+            "messages[0]",
+        ),
+        ({"n": 129}, "n"),
         ({"model": None}, "model"),
     ],
 )

@@ -115,6 +115,14 @@ def test_the_idle_are_forgotten_after_their_time() -> None:
     assert one.find("a") is None
 
 
+def test_the_time_counts_from_the_last_answer() -> None:
+    one = records(seconds=10.0)
+    one.record("a", completion((1, 2), 7), 1.0)
+    one.record("a", completion((1, 2, 7), 8), 6.0)
+    assert one.record("b", completion((1,), 7), 15.9) == 0
+    assert one.record("b", completion((1,), 7), 16.0) == 1
+
+
 def test_a_name_is_not_used_again() -> None:
     one = records()
     one.record("a", completion((1,), 7), 0.0)

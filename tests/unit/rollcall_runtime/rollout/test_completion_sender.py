@@ -90,7 +90,8 @@ async def test_a_completion_is_posted_again_after_a_server_error(unused_tcp_port
 
 
 @pytest.mark.parametrize(
-    ("status", "outcome"), [(409, "dropped"), (403, "dropped"), (400, "refused")]
+    ("status", "outcome"),
+    [(409, "dropped"), (403, "dropped"), (400, "refused"), (413, "refused")],
 )
 async def test_what_can_never_count_is_not_repeated(
     unused_tcp_port: int, status: int, outcome: str

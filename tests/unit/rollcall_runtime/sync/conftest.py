@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync import real_device_cases
 from tests.unit.rollcall_runtime.sync.engine_cases import CASES, Case
 from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess, MemberProcesses
 
 ALL = [
     # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an

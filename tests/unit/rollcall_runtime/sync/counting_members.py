@@ -14,9 +14,9 @@ from typing import Any
 
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.member_processes import MemberProcess
+from tests.unit.rollcall_runtime.sync import member as members
 from tests.unit.rollcall_runtime.sync.faulty_members import FaultyMember
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess
 
 FORK_SERVER = "tests.unit.rollcall_runtime.sync.counting_members:fork_members"
 _RECEIVED = struct.Struct("=128xQ")  # tcpi_bytes_received in struct tcp_info

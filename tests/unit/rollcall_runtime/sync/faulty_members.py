@@ -11,10 +11,10 @@ from typing import Any
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench import member as members
-from rollcall_runtime.bench.member_processes import MemberProcess, settled
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
+from tests.unit.rollcall_runtime.sync import member as members
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess, settled
 from tests.unit.rollcall_runtime.sync.real_device_cases import spread
 from tests.unit.rollcall_runtime.sync.staging_memory import staging_memory
 

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.errors import (
+    AbortedError,
+    DigestMismatchError,
+    JoinFailedError,
+    SyncError,
+    TransferFailedError,
+)
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -13,13 +20,6 @@ from rollcall_runtime.bench.member_processes import (
     new_session,
     publish,
     settled,
-)
-from rollcall_runtime.sync.errors import (
-    AbortedError,
-    DigestMismatchError,
-    JoinFailedError,
-    SyncError,
-    TransferFailedError,
 )
 
 GROUP = "job/default"

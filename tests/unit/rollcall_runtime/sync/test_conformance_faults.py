@@ -6,16 +6,6 @@ import time
 import pytest
 
 from rollcall_protocol.wire.ids import SessionId
-from rollcall_runtime.bench.member_processes import (
-    MemberProcess,
-    MemberProcesses,
-    abort,
-    done,
-    join,
-    new_session,
-    publish,
-    settled,
-)
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import (
     AbortedError,
@@ -26,6 +16,16 @@ from rollcall_runtime.sync.errors import (
     TransferFailedError,
 )
 from tests.unit.rollcall_runtime.sync.faulty_members import at_rest
+from tests.unit.rollcall_runtime.sync.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    abort,
+    done,
+    join,
+    new_session,
+    publish,
+    settled,
+)
 
 GROUP = "job/default"
 MIB = 1 << 20

@@ -9,8 +9,11 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import MemberReply, digest, odd_tensors
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
+from rollcall_runtime.sync.weights.shards import RowShard, Shard, select
+from tests.unit.rollcall_runtime.sync.member import MemberReply, digest, odd_tensors
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -19,9 +22,6 @@ from rollcall_runtime.bench.member_processes import (
     publish,
     settled,
 )
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
-from rollcall_runtime.sync.weights.shards import RowShard, Shard, select
 
 GROUP = "job/default"
 MIB = 1 << 20

@@ -67,6 +67,8 @@ def if_two(prompt, response, act):
 def exits(prompt, response): return if_two(prompt, response, lambda: sys.exit(0))
 def ends(prompt, response): return if_two(prompt, response, lambda: os._exit(3))
 def crashes(prompt, response): return if_two(prompt, response, lambda: ctypes.string_at(0))
+def ends_or_raises(prompt, response):  # with two tokens, or with three
+    return if_two(prompt, response, lambda: os._exit(3)) / (len(response) - 3)
 def hangs(prompt, response): return if_two(prompt, response, lambda: time.sleep(60))
 def swallows(prompt, response): return if_two(prompt, response, lambda: bytearray(1 << 30))
 def closes(prompt, response):
@@ -212,6 +214,13 @@ async def test_a_process_that_ends_costs_one_sample(function: str, value: str) -
     assert (first, last) == (1.0, 1.0)
     assert isinstance(error, RewardError)
     assert (error.sample, error.kind, error.value) == (1, RewardErrorKind.PROCESS_DIED, value)
+
+
+async def test_each_error_has_the_number_of_its_sample_whatever_ended_before() -> None:
+    found = await scores("ends_or_raises", 2, 1, 2, 3)
+    errors = [(score.sample, score.kind) for score in found if isinstance(score, RewardError)]
+    died, raised = RewardErrorKind.PROCESS_DIED, RewardErrorKind.RAISED
+    assert errors == [(0, died), (2, died), (3, raised)]
 
 
 async def test_a_call_that_hangs_is_killed_after_the_time_limit() -> None:

@@ -95,7 +95,6 @@ def test_help_needs_no_torch() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_two_ranks_train_as_one_does(rows: str, capfd: pytest.CaptureFixture[str]) -> None:
     command = ["sft", "--model", MODEL, "--rows-per-step", "8", "--steps", "3", "--json"]
     losses = []

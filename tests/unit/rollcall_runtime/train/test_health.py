@@ -89,6 +89,14 @@ def test_no_more_than_a_few_batches_are_kept(tmp_path: Path) -> None:
     assert names == [f"step-{step:08d}-rank-0.safetensors" for step in range(KEPT_BATCHES)]
 
 
+def test_each_rank_keeps_as_many(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        found = TrainingHealth(HealthConfig(max_skipped_steps=100), folder=tmp_path, rank=rank)
+        for step in range(KEPT_BATCHES):
+            found.step_ended(step, [BAD], BATCH)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 2 * KEPT_BATCHES
+
+
 def test_a_folder_that_cannot_be_written_costs_the_copy_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -116,6 +124,12 @@ def test_a_mismatch_above_its_limit_is_a_problem_until_it_is_gone(
     assert field in found.problem
     found.step_ended(4, [update({metric: 0.05}), update({metric: 9.0})], BATCH)
     assert found.problem == "", "later updates compare another policy"
+
+
+def test_a_mismatch_that_is_no_number_is_a_problem() -> None:
+    found = health(max_mismatch_kl=0.1)
+    found.step_ended(1, [update({"mismatch_kl": math.nan})], BATCH)
+    assert "mismatch_kl is nan" in found.problem
 
 
 def test_without_a_limit_no_mismatch_is_a_problem() -> None:

@@ -108,7 +108,7 @@ def learn(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("staleness", [pytest.param(0, marks=pytest.mark.long), 2])
+@pytest.mark.parametrize("staleness", [0, 2])
 def test_the_rollouts_samples_reach_the_reward(staleness: int) -> None:
     run = learn(staleness=staleness)
     assert run.rewards[0] < 0.15
@@ -117,7 +117,6 @@ def test_the_rollouts_samples_reach_the_reward(staleness: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
 def test_without_new_weights_the_rollouts_learn_nothing() -> None:
     run = learn(staleness=0, sync=False)
     assert max(run.staleness) == STEPS - 1

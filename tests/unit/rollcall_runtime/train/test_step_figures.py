@@ -4,12 +4,20 @@ import math
 
 import pytest
 
+from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
-from rollcall_runtime.train.step_figures import step_figures
+from rollcall_runtime.train.step_figures import (
+    StepTimes,
+    evaluation_figures,
+    publication_figures,
+    step_figures,
+)
 
 
 def prompt(*rewards: float, age: int) -> CompletedPrompt:
@@ -22,14 +30,14 @@ def prompt(*rewards: float, age: int) -> CompletedPrompt:
     return CompletedPrompt(PromptLease("lease", 0, (1,), len(samples), seed=0), completion, age)
 
 
-def update(loss: float, norm: float, **metrics: float) -> ModelUpdate:
-    return ModelUpdate(loss, norm, 1e-3, 4, metrics)
+def update(loss: float, norm: float, *, rate: float = 1e-3, **metrics: float) -> ModelUpdate:
+    return ModelUpdate(loss, norm, rate, 4, metrics)
 
 
 def test_samples_and_models_are_described() -> None:
     result = PolicyStepResult(
         actor=[
-            update(0.5, 1.0, mismatch_kl=0.01, pg_clipfrac=0.0),
+            update(0.5, 1.0, rate=2e-3, mismatch_kl=0.01, pg_clipfrac=0.0),
             update(0.7, 3.0, mismatch_kl=0.5, pg_clipfrac=0.2),
         ],
         critic=[update(2.0, 4.0)],
@@ -75,3 +83,28 @@ def test_without_tokens_of_the_same_weights_there_is_no_mismatch() -> None:
 
 def test_roles_that_rested_have_no_figures() -> None:
     assert step_figures([], PolicyStepResult()) == {}
+
+
+def test_the_idle_share_is_both_waits_of_the_step() -> None:
+    times = StepTimes(step=8.0, wait_for_batch=1.0, wait_for_policy=3.0, train=2.0)
+    figures = times.figures(tokens=40)
+    assert figures["trainer/idle_ratio"] == 0.5
+    assert figures["perf/tokens_per_second"] == 5
+
+
+def test_a_version_took_the_time_until_all_have_it_and_then_until_they_serve_it() -> None:
+    version = Version(Lineage(1, 1), 0)
+    sent = Publication(version, 2, 800, stage_seconds=0.5, commit_seconds=0.25, delta=False)
+    assert publication_figures(sent) == {
+        "timing_s/param_sync": 0.75,
+        "timing_s/stage": 0.5,
+        "timing_s/commit": 0.25,
+        "weight_sync/bytes": 800,
+    }
+
+
+def test_an_answer_has_passed_from_the_reward_of_the_setting_on() -> None:
+    held_out = DataConfig((DataSource("builtin:reverse"),))
+    evaluation = EvaluationConfig(1, held_out, pass_at=(1, 2), pass_reward=0.5)
+    figures = evaluation_figures([(0.5, 0.25), (0.75, 0.5)], evaluation)
+    assert figures == {"eval/reward/mean": 0.5, "eval/pass@1": 0.75, "eval/pass@2": 1}

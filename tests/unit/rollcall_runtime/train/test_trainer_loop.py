@@ -327,6 +327,24 @@ async def test_weights_that_are_taken_back_are_published_first_and_their_steps_n
     assert bench.rollouts.published == [(7, 5.0), (8, 6.0), (9, 7.0)]
 
 
+@pytest.mark.parametrize(("steps", "ahead"), [(4, 2), (5, 3)])
+async def test_samples_have_aged_by_each_version_begun_since_the_checkpoint(
+    steps: int, ahead: int
+) -> None:
+    """A version for every other step: the weights of step 5 are a part of the third."""
+    taken = RecoveredWeights(Version(Lineage(1, 0), 9), steps, {})
+    bench = Bench(
+        FakeRank(publish_every=2),
+        FakeRollouts(),
+        taken=taken,
+        algorithm={"max_steps": steps},
+        weight_sync={"trigger_parameter_sync_step": 2},
+    )
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.began[1] == ahead
+
+
 async def test_a_failed_checkpoint_is_counted_and_reported() -> None:
     bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
     bench.rank.checkpoints.failures, bench.rank.checkpoints.problem = 3, "step 1 was not saved"

@@ -10,8 +10,7 @@ import pytest
 from hack import svg_file
 from hack.bench import run_record
 from hack.bench.sync_engines import __main__ as command
-from hack.bench.sync_engines import chart, markdown_table
-from rollcall_runtime.bench import suite
+from hack.bench.sync_engines import chart, markdown_table, suite
 
 
 def figures(engine: str, receivers: int, **more: Any) -> dict[str, Any]:

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engines.gloo import GlooSettings, new_process_group
+from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
+from rollcall_runtime.sync.rendezvous import SessionRendezvous
+from rollcall_runtime.sync.rendezvous_server import RendezvousServer
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcesses,
     abort,
     join,
     new_session,
     settled,
 )
-from rollcall_runtime.sync.engines.gloo import GlooSettings, new_process_group
-from rollcall_runtime.sync.errors import AbortedError, ExhaustedError
-from rollcall_runtime.sync.rendezvous import SessionRendezvous
-from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from tests.unit.rollcall_runtime.sync.test_rendezvous import HOST, seats_at
 
 ROOT = Path(__file__).parents[5]

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import MemberProcesses, abort, join, publish, settled
 from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.topology import Topology
@@ -16,6 +15,13 @@ from rollcall_runtime.sync.memory.buffers import HostBuffer
 from tests.unit.rollcall_runtime.sync.copying_peers import Local, call, eventually
 from tests.unit.rollcall_runtime.sync.copying_peers import abort as abort_local
 from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.member_processes import (
+    MemberProcesses,
+    abort,
+    join,
+    publish,
+    settled,
+)
 
 GROUP = "job/default"
 MIB = 1 << 20

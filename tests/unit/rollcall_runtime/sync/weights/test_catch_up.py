@@ -14,7 +14,6 @@ from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member import digests, odd_tensors, version
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError
 from rollcall_runtime.sync.weights.catch_up import (
     FetchTimeouts,
@@ -27,6 +26,7 @@ from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
 from rollcall_runtime.worker.auth import Handler
+from tests.unit.rollcall_runtime.sync.member import digests, odd_tensors, version
 
 KEY = "ab" * 32
 LIMITS = FetchTimeouts(connect=1.0, stall=0.3, total=5.0)

@@ -9,13 +9,13 @@ from aiohttp import ClientSession, web
 
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.weight_manifest import combine_manifests
-from rollcall_runtime.bench.member import digests
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.shards import RowShard, cut
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import Handler
+from tests.unit.rollcall_runtime.sync.member import digests
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
     SEVEN,
     TICKET,

@@ -11,7 +11,6 @@ from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig, We
 from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync.digests import digest_of
@@ -29,6 +28,7 @@ from rollcall_runtime.train.part_sender import SnapshotPartSender
 from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.sync.member import digest, digests, odd_tensors, version
 from tests.unit.rollcall_runtime.sync.staging_memory import gpu_memory, torch_memory
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, donor, fetch_seven, holder
 

@@ -7,7 +7,6 @@ import torch
 
 from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
-from rollcall_runtime.bench.member import odd_tensors
 from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import DigestMismatchError, StagingError
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
@@ -15,6 +14,7 @@ from rollcall_runtime.sync.weights.delta import decode, encode
 from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, cut, select
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
+from tests.unit.rollcall_runtime.sync.member import odd_tensors
 
 HALVES = RowShard(0, 2), RowShard(1, 2)
 

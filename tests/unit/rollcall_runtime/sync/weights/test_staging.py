@@ -9,13 +9,13 @@ import torch
 from blake3 import blake3
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, combine_manifests
-from rollcall_runtime.bench.member import digest, digests, odd_tensors, version
 from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError
 from rollcall_runtime.sync.memory.buffers import BufferPool, HostBuffer
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
+from tests.unit.rollcall_runtime.sync.member import digest, digests, odd_tensors, version
 
 
 def snapshot(seed: int = 1, *, bucket_bytes: int = 1000) -> WeightSnapshot:

@@ -94,6 +94,14 @@ def test_tokens_may_have_advantages_of_their_own_or_share_their_sequences() -> N
     torch.testing.assert_close(loss(output, batch).loss, loss(output, shared).loss)
 
 
+@pytest.mark.parametrize("name", ["ppo", "reinforce++"])
+def test_a_divergence_that_the_reward_has_is_not_in_the_loss_as_well(name: str) -> None:
+    rows = random_rows(seed=2)
+    found, _, sums = loss_and_gradient(rows, preset(name, kl_coefficient=0.7))
+    assert found == loss_and_gradient(rows, preset(name))[0]
+    assert "kl_loss" not in sums.metrics
+
+
 # --- written out for single tokens ---------------------------------------------------------------
 
 
@@ -297,6 +305,14 @@ def test_metrics_have_the_fields_names() -> None:
         abs=1e-7,
     )
     assert float(sums.maxima["mismatch_ratio"]) == pytest.approx(2)
+
+
+def test_the_figure_of_the_divergence_is_without_its_coefficient() -> None:
+    rows = random_rows(seed=2)
+    _, _, sums = loss_and_gradient(rows, AlgorithmSettings(kl_coefficient=0.1, kl_estimator="k1"))
+    gaps = [p - r for row in rows for p, r in zip(row.policy, row.reference, strict=True)]
+    total, count = sums.metrics["kl_loss"]
+    assert float(total / count) == pytest.approx(sum(gaps) / len(gaps), rel=1e-4)
 
 
 def test_the_mismatch_counts_tokens_of_the_same_weights_alone() -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_protocol.job_config import (
@@ -17,7 +18,7 @@ from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.fake_ranks import FakeRanks, as_ranks
-from tests.unit.rollcall_runtime.train.roles.bigram_engine import BigramEngine
+from tests.unit.rollcall_runtime.train.roles.bigram_engine import BigramEngine, sample_batch
 
 OTHER = "builtin:reverse-64m"
 
@@ -75,6 +76,28 @@ def test_a_reward_model_scores_and_does_not_learn() -> None:
     scorer, _ = setups(job(preset("grpo"), reward_model=RewardModelConfig(OTHER)))
     assert (scorer.head, scorer.model) == ("sequence-classification", OTHER)
     assert scorer.optimizer is None
+
+
+def test_the_score_counts_as_often_as_its_weight_says_and_the_actor_rests_for_the_warm_up() -> None:
+    made = job(
+        preset("ppo", normalisation="none", gae_lambda=1.0),
+        reward_model=RewardModelConfig(OTHER, weight=0.25),
+        critic=CriticConfig(learning_rate=0.25, warmup_steps=1),
+    )
+    engines: dict[str, BigramEngine] = {}
+
+    def make_engine(setup: EngineSetup) -> BigramEngine:
+        return engines.setdefault(setup.head, BigramEngine(head=setup.head))
+
+    setup = EngineSetup(made.model, as_ranks(FakeRanks()), OptimizerConfig("adamw", 0.5))
+    policy = build_policy_step(made, setup, make_engine, minibatches=1)
+    with torch.no_grad():
+        engines["sequence-classification"].table.fill_(2.0)
+    batch = sample_batch([1.0, 3.0])
+    assert policy.run(batch, step=0).actor == []
+    assert len(policy.run(batch, step=1).actor) == 1
+    (first, *_) = engines["value"].batches
+    assert first.extras["returns"].max(1).values.tolist() == [1.5, 3.5]
 
 
 @pytest.mark.parametrize(

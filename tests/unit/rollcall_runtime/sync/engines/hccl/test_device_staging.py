@@ -5,10 +5,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import MemberProcesses, abort, join, publish, settled
 from rollcall_runtime.sync.errors import SyncError
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.member_processes import (
+    MemberProcesses,
+    abort,
+    join,
+    publish,
+    settled,
+)
 from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_NPU
 
 pytestmark = pytest.mark.slow  # processes and their libraries

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.bindings.hccl_library import HcclLibrary, locate
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.engines.common.library_process import LibraryProcessError
+from rollcall_runtime.sync.engines.hccl.process import HcclProcess, HcclProcessConfig
+from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
+from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -17,12 +23,6 @@ from rollcall_runtime.bench.member_processes import (
     publish,
     settled,
 )
-from rollcall_runtime.sync.bindings.hccl_library import HcclLibrary, locate
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.engines.common.library_process import LibraryProcessError
-from rollcall_runtime.sync.engines.hccl.process import HcclProcess, HcclProcessConfig
-from rollcall_runtime.sync.errors import JoinFailedError, SyncError, TransferFailedError
-from tests.doubles import build as doubles
 
 MIB = 1 << 20
 MAIN = "hccl.process"

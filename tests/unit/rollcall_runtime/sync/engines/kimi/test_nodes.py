@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import SyncError
+from tests.unit.rollcall_runtime.sync.counting_members import FORK_SERVER, traffic
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -17,9 +20,6 @@ from rollcall_runtime.bench.member_processes import (
     join,
     settled,
 )
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import SyncError
-from tests.unit.rollcall_runtime.sync.counting_members import FORK_SERVER, traffic
 
 pytest.importorskip("rollcall_runtime.sync.engines.kimi.engine", reason="needs checkpoint-engine")
 pytestmark = pytest.mark.slow

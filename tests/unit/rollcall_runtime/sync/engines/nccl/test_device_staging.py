@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.errors import SyncError
+from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -14,9 +17,6 @@ from rollcall_runtime.bench.member_processes import (
     join,
     settled,
 )
-from rollcall_runtime.sync.errors import SyncError
-from tests.doubles import build as doubles
-from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
 from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_GPU
 
 pytest.importorskip("rollcall_runtime.sync.engines.nccl.engine", exc_type=ImportError)

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import SyncError, TransferFailedError
+from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -17,9 +20,6 @@ from rollcall_runtime.bench.member_processes import (
     join,
     settled,
 )
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import SyncError, TransferFailedError
-from tests.doubles import build as doubles
 
 nccl = pytest.importorskip("rollcall_runtime.sync.engines.nccl.engine", exc_type=ImportError)
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_runtime.bench.member_processes import MemberProcess, MemberProcesses, join, settled
-from rollcall_runtime.bench.member_processes import abort as abort_remote
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.engine import PullSettings
 from rollcall_runtime.sync.engines.pull.topology import Topology, upstream
@@ -24,6 +22,13 @@ from tests.unit.rollcall_runtime.sync.copying_peers import (
     abort,
     eventually,
 )
+from tests.unit.rollcall_runtime.sync.member_processes import (
+    MemberProcess,
+    MemberProcesses,
+    join,
+    settled,
+)
+from tests.unit.rollcall_runtime.sync.member_processes import abort as abort_remote
 
 GROUP = "job/default"
 MIB = 1 << 20

@@ -12,7 +12,11 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_runtime.bench.member_processes import (
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.errors import TransferFailedError
+from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
     MemberProcesses,
     abort,
@@ -20,10 +24,6 @@ from rollcall_runtime.bench.member_processes import (
     publish,
     settled,
 )
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.errors import TransferFailedError
-from rollcall_runtime.worker.engine_config import read_settings
-from rollcall_runtime.worker.errors import SpecError
 
 ray = pytest.importorskip("rollcall_runtime.sync.engines.ray.engine", reason="needs Ray")
 
