@@ -19,32 +19,24 @@ if TYPE_CHECKING:
 
 PAGE = RUNS.parents[1] / "measurements.md"
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Weight sync": ("sync", "killed-receiver", "engine-against-library", "shards", "delta-transfer"),
-    "Recovery": ("recovery", "soak", "failure-detection"),
-    "Training": (
-        "local-job",
-        "asynchronous-training",
-        "sync-wait",
-        "algorithms",
-        "fsdp2-against-ddp",
-        "fsdp2-against-plain-loop",
-        "reward-process",
-    ),
+    "Weight sync": ("sync", "shards", "killed-receiver"),
+    "Recovery": ("recovery", "soak"),
+    "Training": ("local-job", "algorithms"),
     "Language models": ("vllm-updates", "language-model", "demo-llm"),
-    "Agents": ("front",),
+    "The front": ("front",),
     "Under attack": ("attacks", "liar", "liar-throughput"),
-    "Operator": ("apply-to-children", "operator-load"),
-    "Set-up": ("set-up",),
+    "Operator": ("operator-load",),
 }
+_COLUMNS = ("figure", "goal", "value", "ratio", "commit", "date", "load")
 _HEAD = """\
 # Measurements
 
-Made of the [stored runs](measurements/runs) by `python -m hack.docs.measurements --write`; do not
+Made of the runs in `docs/measurements/runs` by `python -m hack.docs.measurements --write`; do not
 edit. The last stored run of each figure is shown. {goals}
 
 - **goal**: what the project aims at; empty where no goal was set. A goal that was not reached is
   marked **missed**.
-- **value**: where three numbers stand, the median, the least and the most.
+- **value**: where several numbers stand, the median, then the least and the most, or the worst.
 - **ratio**: the value divided by what stands beside the ratio, measured in the same run.
 - **commit, date, load**: of the run, with the machine's load average from its start to its end.
   "With changes": the tree had changes that were not committed. "By": the figure was in the docs
@@ -61,9 +53,14 @@ make bench-operator                                                # prints the 
 python -m hack.docs.measurements --store results/operator-load-....jsonl
 ```
 
-That works for each bench that ends with a line of JSON with its run. The others (their files name a
-`source`) are entered by hand. [History](measurements/history/index.md) says how figures were
-measured, what was tried, and why goals are missed.
+A figure in a bench's file names its value by the path of keys in the line of JSON that the bench
+prints. `make bench-recovery` prints that line; keep it in a file and add `--bench recovery`. After
+`make bench-sync` publish the run (`python -m hack.bench.sync_engines --publish FILE`), and store
+`docs/measurements/sync.json`. The runs of `make attacks`, `make demo-llm` and of one transport are
+entered by hand. A run whose values were taken from somewhere else names that as its `source`.
+
+[History](measurements/history/index.md) says how figures were measured, what was tried, and why
+goals are missed. It has the figures of benches that are no longer in the tree, too.
 """
 
 
@@ -75,8 +72,8 @@ def page() -> str:
         names = ", ".join(sorted(grouped ^ benches.keys()))
         raise ValueError(f"{RUNS} and GROUPS of {__name__} differ in: {names}")
     text = _HEAD.format(goals=_goals(benches))
-    for group, names in GROUPS.items():
-        text += f"\n## {group}\n" + "".join(_section(name, benches[name]) for name in names)
+    for group, members in GROUPS.items():
+        text += f"\n## {group}\n" + "".join(_section(benches[name]) for name in members)
     return text
 
 
@@ -88,20 +85,19 @@ def _goals(benches: Mapping[str, Bench]) -> str:
         if (run := bench.newest(figure)) is not None
     ]
     found = [missed for missed in verdicts if missed is not None]
-    return f"Of {len(found)} goals {sum(found)} are missed."
+    return f"Goals that are missed: {sum(found)} of {len(found)}."
 
 
-def _section(name: str, bench: Bench) -> str:
+def _section(bench: Bench) -> str:
     lines = [f"\n### {bench.title}\n", f"{bench.measures} Command: `{bench.command}`.\n"]
-    lines += ["| figure | goal | value | ratio | commit | date | load |", "|---|---|---|---|---|---|---|"]
+    lines += [f"| {' | '.join(_COLUMNS)} |", "|---" * len(_COLUMNS) + "|"]
     lines += _rows(bench)
     shown = [run for figure in bench.figures if (run := bench.newest(figure)) is not None]
     machines = dict.fromkeys(run.machine or "not recorded" for run in shown)
     if machines:
         lines.append(f"\nMachine: {'; '.join(machines)}.")
-    history = RUNS.parent / "history" / f"{name}.md"
-    if history.exists():
-        lines.append(f"[History](measurements/history/{name}.md).")
+    if bench.history:
+        lines.append(f"[History](measurements/history/{bench.history}.md).")
     lines += [f"\n![{shows}](measurements/{file})" for file, shows in bench.charts.items()]
     return "\n".join(lines) + "\n"
 
@@ -112,8 +108,8 @@ def _rows(bench: Bench) -> Iterator[str]:
         if run is None:
             cells = [figure.name, _goal(figure), "no run stored", "", "", "", ""]
         else:
-            missed = ": **missed**" if figure.missed(run) else ""
             about = (run.commit, run.date and run.date.partition("T")[0], run.load)
+            missed = ": **missed**" if figure.missed(run) else ""
             cells = [figure.name, _goal(figure) + missed, *_found(figure, run)]
             cells += [word or "not recorded" for word in about]
         yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
@@ -123,6 +119,8 @@ def _goal(figure: Figure) -> str:
     bound = figure.at_most if figure.at_most is not None else figure.at_least
     if bound is None:
         return ""
+    if isinstance(bound, bool):
+        return _number(bound)
     unit = figure.unit if figure.goal_of == "value" else ""
     words = "at most" if figure.at_most is not None else "at least"
     kind = "ratio " if figure.goal_of == "ratio" and figure.value is not None else ""
@@ -140,10 +138,12 @@ def _found(figure: Figure, run: Run) -> tuple[str, str]:
 
 def _quantity(value: Value, unit: str) -> str:
     after = f" {unit}" if unit else ""
-    if isinstance(value, tuple):
-        median, least, most = map(_number, value)
-        return f"{median} ({least} to {most}){after}"
-    return _number(value) + after
+    if not isinstance(value, tuple):
+        return _number(value) + after
+    median, *ends = map(_number, value)
+    if len(ends) == 1:
+        return f"{median}{after}, worst {ends[0]}{after}"
+    return f"{median} ({' to '.join(ends)}){after}"
 
 
 def _number(value: float) -> str:

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 RUNS = Path(__file__).parents[2] / "docs" / "measurements" / "runs"
-Value = bool | int | float | tuple[float, float, float]  # three: median, least, most
-_SPREADS = (("min", "max"), ("least", "most"))
+Value = bool | int | float | tuple[float, float] | tuple[float, float, float]
+"""Two numbers are the median and the worst; three are the median, the least and the most."""
+_FIGURE = re.compile(r"\{\n   \"name\".*?\n  \}", re.DOTALL)  # as the file is indented
+_EXTREMES = (("min", "max"), ("least", "most"), ("worst",), ("max",))
 
 
 class _Part(BaseModel):
@@ -35,8 +37,8 @@ class Figure(_Part):
     ratio: str | None = None
     to: str = ""
     """What the ratio is to."""
-    at_most: float | None = None
-    at_least: float | None = None
+    at_most: bool | float | None = None
+    at_least: bool | float | None = None
     goal_of: str = "value"
     when: dict[str, Any] = Field(default_factory=dict)
     """Settings that a run must have been made with to have this figure."""
@@ -87,6 +89,8 @@ class Bench(_Part):
     title: str
     measures: str
     command: str
+    history: str = ""
+    """Page in docs/measurements/history, without its suffix."""
     charts: dict[str, str] = Field(default_factory=dict)
     """File in docs/measurements, and what it shows."""
     figures: tuple[Figure, ...]
@@ -108,8 +112,13 @@ def read(path: Path) -> Bench:
 def write(path: Path, bench: Bench) -> None:
     """A line for each figure, and for each value of a run."""
     text = json.dumps(bench.model_dump(exclude_defaults=True), indent=1, ensure_ascii=False)
-    text = re.sub(r"\[\s+([-\d.e]+),\s+([-\d.e]+),\s+([-\d.e]+)\s+\]", r"[\1, \2, \3]", text)
+    text = re.sub(r"\[[-\d.e,\s]+\]", lambda numbers: _on_one_line(numbers[0]), text)
+    text = _FIGURE.sub(lambda figure: _on_one_line(figure[0]), text)
     path.write_text(text + "\n", encoding="utf-8")
+
+
+def _on_one_line(text: str) -> str:
+    return re.sub(r"([\[{])\s+|\s+([\]}])|\s+", lambda found: found[1] or found[2] or " ", text)
 
 
 def bench_name(results: Path) -> str:
@@ -122,8 +131,7 @@ def stored(bench: Bench, results: Path) -> Bench:
 
     ValueError when the file has no run, a run has none of the bench's figures, or is stored.
     """
-    lines = results.read_text(encoding="utf-8").splitlines()
-    documents = [json.loads(line) for line in lines if line.startswith("{")]
+    documents = _documents(results.read_text(encoding="utf-8"))
     runs = [_run(bench, document) for document in documents if {"run", "runs"} & document.keys()]
     if not runs:
         raise ValueError(f'{results}: no line has a "run"; store a file that a bench wrote')
@@ -131,9 +139,20 @@ def stored(bench: Bench, results: Path) -> Bench:
         if not any(run.has(figure) for figure in bench.figures):
             paths = sorted({path for figure in bench.figures for path in figure.paths})
             raise ValueError(f"{results}: a run has none of the figures {', '.join(paths)}")
-        if any((run.commit, run.date, run.values) == (r.commit, r.date, r.values) for r in bench.runs):
+        if any(
+            (run.commit, run.date, run.values) == (r.commit, r.date, r.values) for r in bench.runs
+        ):
             raise ValueError(f"{results}: the run of {run.date} is stored already")
     return bench.model_copy(update={"runs": (*bench.runs, *runs)})
+
+
+def _documents(text: str) -> list[dict[str, Any]]:
+    """Of a file that is one JSON document, or has one in a line, beside other text."""
+    try:
+        whole = json.loads(text)
+    except ValueError:
+        return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    return [whole] if isinstance(whole, dict) else []
 
 
 def _run(bench: Bench, document: Mapping[str, Any]) -> Run:
@@ -143,8 +162,8 @@ def _run(bench: Bench, document: Mapping[str, Any]) -> Run:
     wanted = {key for figure in bench.figures for key in figure.when}
     found = {path: at(document, path) for figure in bench.figures for path in figure.paths}
     return Run(
-        commit=_together([_commit(record) for record in records]),
-        date=_together([record["began"] for record in records]),
+        commit=_commit(records),
+        date=records[0]["began"],
         load=_load(records),
         machine=_machine(records[-1]["machine"]),
         settings={key: settings[key] for key in wanted if key in settings},
@@ -153,37 +172,46 @@ def _run(bench: Bench, document: Mapping[str, Any]) -> Run:
 
 
 def at(document: Any, path: str) -> Value | None:
-    """The value at a path of keys and indices; None where there is none.
+    """The value at a path of keys; None where there is none.
 
-    Several numbers, and a median with its extremes, become (median, least, most).
+    Of a list, `key=value` keeps the items that have it, a number takes one item, `length` counts
+    them, and another key takes the items' values.
     """
     for key in path.split("."):
-        if isinstance(document, list) and key.isdigit() and int(key) < len(document):
-            document = document[int(key)]
-        elif isinstance(document, dict) and key in document:
-            document = document[key]
+        if isinstance(document, list):
+            document = _of_items(document, key)
+        elif isinstance(document, dict):
+            document = document.get(key)
         else:
             return None
-    if isinstance(document, list) and document:
-        return statistics.median(document), min(document), max(document)
+    if isinstance(document, list):
+        many = (statistics.median(document), min(document), max(document)) if document else None
+        return document[0] if len(document) == 1 else many
     if isinstance(document, dict):
-        return next((_spread(document, ends) for ends in _SPREADS if ends[0] in document), None)
+        ends = next((ends for ends in _EXTREMES if set(ends) <= document.keys()), None)
+        return None if ends is None else tuple(document[key] for key in ("median", *ends))
     return document if isinstance(document, (bool, int, float)) else None
 
 
-def _spread(document: Mapping[str, Any], ends: tuple[str, str]) -> tuple[float, float, float]:
-    return document["median"], document[ends[0]], document[ends[1]]
+def _of_items(items: Sequence[Any], key: str) -> Any:
+    if key == "length":
+        return len(items)
+    if key.isdigit():
+        return items[int(key)] if int(key) < len(items) else None
+    name, equals, wanted = key.partition("=")
+    having = [item for item in items if isinstance(item, dict) and name in item]
+    if equals:
+        return [item for item in having if str(item[name]) == wanted]
+    return [item[name] for item in having]
 
 
-def _together(words: Sequence[str | None]) -> str | None:
-    known = list(dict.fromkeys(word for word in words if word is not None))
-    return ", ".join(known) or None
-
-
-def _commit(record: Mapping[str, Any]) -> str | None:
-    if record["commit"] == "unknown":
+def _commit(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """The first and the last one's."""
+    ends = [record["commit"][:8] for record in (records[0], records[-1])]
+    if "unknown" in ends:
         return None
-    return record["commit"][:8] + (" with changes" if record["uncommitted_changes"] else "")
+    changes = any(record["uncommitted_changes"] for record in records)
+    return " to ".join(dict.fromkeys(ends)) + (" with changes" if changes else "")
 
 
 def _load(records: Sequence[Mapping[str, Any]]) -> str:
