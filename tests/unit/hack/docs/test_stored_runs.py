@@ -151,7 +151,7 @@ def test_a_path_leads_to_a_value(path: str, value: object) -> None:
 def test_a_goal_is_missed_beyond_its_bound(
     goal: dict[str, float], value: float | tuple[float, float, float], missed: bool | None
 ) -> None:
-    figure = Figure(name="f", value="v", **goal)
+    figure = Figure.model_validate({"name": "f", "value": "v", **goal})
     run = Run(commit=None, date=None, load=None, machine=None, values={"v": value})
     assert figure.missed(run) is missed
 
