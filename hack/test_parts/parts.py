@@ -57,6 +57,7 @@ PARTS = (
             "python -m hack.monitoring.dashboards --check",
             "python -m hack.test_parts.pages --check",
             "python -m tests.mutants --check",
+            "python -m hack.workflows",
         ),
         gate=True,
     ),
