@@ -30,7 +30,7 @@ _RUNTIME = "workloads/rollcall_runtime/"
 _PLUGINS = "workloads/rollcall_plugins/"
 ALWAYS = ("lint", "unit")
 AREAS = (
-    Area("docs, the repository's own files", ("docs/", ".", "LICENSE", "CHANGELOG"), ("docs",)),
+    Area("docs, the repository's own files", ("docs/", ".", "LICENSE", "CHANGELOG", "SECURITY"), ("docs",)),
     Area("the README, examples", ("README", "examples/"), ("docs", "jobs", "mutants")),
     Area(
         "metrics, dashboards, alerts",
