@@ -47,8 +47,8 @@ unit: $(STAMP) ## The fast tests alone
 docs: $(STAMP) ## The documentation as a site, results/docs/index.html; a broken link or diagram is an error
 	$(BIN)/python -m hack.docs
 
-mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
-	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)
+mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: ARGS="protocol/*" some of them
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=mine for another one, STAND_INS=megatron on a CPU
 ifdef ENGINE

@@ -25,7 +25,7 @@ def main() -> int:
     """Try the mutants that the arguments choose, and print what became of them."""
     arguments = _arguments()
     try:
-        mutants = _chosen(load(FOLDER), names=arguments.names, quick=arguments.quick)
+        mutants = _chosen(load(FOLDER), names=arguments.names)
     except MutantError as error:
         print(error, file=sys.stderr)
         return 1
@@ -67,19 +67,17 @@ def _line(verdict: Verdict) -> str:
     return f"{verdict.outcome:8} {verdict.seconds:5.1f} s  {mutant.name:44} {mutant.promise}"
 
 
-def _chosen(mutants: Sequence[Mutant], *, names: Sequence[str], quick: bool) -> list[Mutant]:
+def _chosen(mutants: Sequence[Mutant], *, names: Sequence[str]) -> list[Mutant]:
     return [
         mutant
         for mutant in mutants
-        if (mutant.quick or not quick)
-        and (not names or any(fnmatch(mutant.name, name) for name in names))
+        if not names or any(fnmatch(mutant.name, name) for name in names)
     ]
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
     parser.add_argument("names", nargs="*", help="such as protocol/*; default all")
-    parser.add_argument("--quick", action="store_true", help="those that run in `make test`")
     parser.add_argument("--jobs", type=int, help="how many at once; default one for each core")
     parser.add_argument("--check", action="store_true", help="compare with the tree, run no test")
     parser.add_argument("--list", action="store_true", help="print the promises, run nothing")
