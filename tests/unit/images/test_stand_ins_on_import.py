@@ -11,7 +11,7 @@ from contextlib import contextmanager
 state = ["entered"]
 @contextmanager
 def megatron_on_cpu():
-    import rollcall_runtime.train.engines.megatron.engine  # as the real one does
+    import rollcall_plugins.trainers.megatron.engine  # as the real one does
     try:
         yield
     finally:
@@ -23,8 +23,8 @@ import stand_ins_on_import
 assert "cpu_stand_ins" not in sys.modules
 import rollcall_runtime.train.engines.fsdp2
 assert "cpu_stand_ins" not in sys.modules
-import rollcall_runtime.train.engines.megatron.engine as engine
-from rollcall_runtime.train.engines import megatron
+import rollcall_plugins.trainers.megatron.engine as engine
+from rollcall_plugins.trainers import megatron
 gc.collect()
 import cpu_stand_ins
 assert megatron.seen == cpu_stand_ins.state == ["entered"], cpu_stand_ins.state

@@ -279,7 +279,7 @@ CASES: tuple[Case, ...] = (
         "a training engine whose package is missing",
         ("spec.trainer.engine.name", "'torchtitan'", "an image that has what it needs"),
         lambda _: {"trainer_engine": EngineRef("torchtitan")},
-        breaks=without("torchtitan", "rollcall_runtime.train.engines.torchtitan"),
+        breaks=without("torchtitan", "rollcall_plugins.trainers.torchtitan"),
     ),
     Case(
         "a weight-sync engine whose package is missing",

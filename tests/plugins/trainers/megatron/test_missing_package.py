@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-PACKAGE = "rollcall_runtime.train.engines.megatron"
+PACKAGE = "rollcall_plugins.trainers.megatron"
 
 
 def test_a_missing_package_is_named_with_the_extra_that_has_it(

@@ -6,7 +6,7 @@ import importlib.util
 import pytest
 import torch
 
-from rollcall_runtime.train.engines import torchtitan
+from rollcall_plugins.trainers import torchtitan
 
 
 def test_a_missing_package_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

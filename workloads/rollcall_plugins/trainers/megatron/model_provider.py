@@ -15,13 +15,13 @@ from megatron.core.transformer.transformer_block import TransformerBlockSubmodul
 from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import nn
 
-from rollcall_runtime.train.engines.megatron import hf_mapping
-from rollcall_runtime.train.engines.megatron.hf_config import (
+from rollcall_plugins.trainers.megatron import hf_mapping
+from rollcall_plugins.trainers.megatron.hf_config import (
     FIELD,
     Architecture,
     read_dense_decoder,
 )
-from rollcall_runtime.train.engines.megatron.modules import CausalAttention, RmsNorm, ValueHead
+from rollcall_plugins.trainers.megatron.modules import CausalAttention, RmsNorm, ValueHead
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from megatron.core.transformer.spec_utils import ModuleSpec
 
+    from rollcall_plugins.trainers.megatron.hf_mapping import ParameterMapping
     from rollcall_runtime.models.model_source import Head
-    from rollcall_runtime.train.engines.megatron.hf_mapping import ParameterMapping
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 

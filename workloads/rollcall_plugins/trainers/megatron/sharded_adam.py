@@ -14,7 +14,7 @@ from megatron.core.optimizer import OptimizerConfig as AdamConfig
 from megatron.core.optimizer import get_megatron_optimizer
 from megatron.core.tensor_parallel import set_tensor_model_parallel_attributes
 
-from rollcall_runtime.train.engines.megatron.hf_weights import HfWeights, trained_tensor
+from rollcall_plugins.trainers.megatron.hf_weights import HfWeights, trained_tensor
 
 if TYPE_CHECKING:
     from megatron.core.models.gpt import GPTModel

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from rollcall_runtime.train.engines.torchtitan.vocabulary_parallel import target_logprobs
+from rollcall_plugins.trainers.torchtitan.vocabulary_parallel import target_logprobs
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,11 +9,11 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
 pytest.importorskip("megatron.core", exc_type=ImportError)
 
-from rollcall_runtime.train.engines.megatron.hf_config import (
+from rollcall_plugins.trainers.megatron.hf_config import (
     Architecture,
     check_parallel,
 )
-from rollcall_runtime.train.engines.megatron.model_provider import ModelProvider
+from rollcall_plugins.trainers.megatron.model_provider import ModelProvider
 from rollcall_runtime.worker.errors import SpecError
 
 SIZES: dict[str, Any] = {

@@ -14,7 +14,7 @@ pytest.importorskip("megatron.core", exc_type=ImportError)
 
 from megatron.core import parallel_state
 
-from rollcall_runtime.train.engines.megatron.vocabulary_logprobs import (
+from rollcall_plugins.trainers.megatron.vocabulary_logprobs import (
     entropy_of,
     hide_padding,
     target_logprobs,

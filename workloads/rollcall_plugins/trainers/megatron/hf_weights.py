@@ -14,14 +14,14 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 
-from rollcall_runtime.train.engines.megatron.hf_mapping import HfTensor
+from rollcall_plugins.trainers.megatron.hf_mapping import HfTensor
 from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from rollcall_runtime.train.engines.megatron.hf_mapping import ParameterMapping
-    from rollcall_runtime.train.engines.megatron.parallel_groups import ParallelGroups
+    from rollcall_plugins.trainers.megatron.hf_mapping import ParameterMapping
+    from rollcall_plugins.trainers.megatron.parallel_groups import ParallelGroups
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 

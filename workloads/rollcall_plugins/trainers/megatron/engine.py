@@ -20,6 +20,17 @@ from megatron.core.utils import get_attr_wrapped_model
 from torch import nn
 from transformers import AutoConfig
 
+from rollcall_plugins.trainers.megatron import hf_config, hf_mapping
+from rollcall_plugins.trainers.megatron.hf_weights import HfWeights, set_parameter
+from rollcall_plugins.trainers.megatron.model_provider import ModelOptions, ModelProvider
+from rollcall_plugins.trainers.megatron.parallel_groups import ParallelGroups, shared_groups
+from rollcall_plugins.trainers.megatron.pipeline import Pipeline
+from rollcall_plugins.trainers.megatron.sharded_adam import MOMENTS, ShardedAdam
+from rollcall_plugins.trainers.megatron.vocabulary_logprobs import (
+    entropy_of,
+    hide_padding,
+    target_logprobs,
+)
 from rollcall_protocol.train_settings import BUILT_IN
 from rollcall_runtime.models.hugging_face import HuggingFaceSource
 from rollcall_runtime.models.open_model import open_model
@@ -32,17 +43,6 @@ from rollcall_runtime.train.checkpoint.distributed_save import (
     use_rng_states,
 )
 from rollcall_runtime.train.engines.common.microbatched_engine import MicrobatchedEngine
-from rollcall_runtime.train.engines.megatron import hf_config, hf_mapping
-from rollcall_runtime.train.engines.megatron.hf_weights import HfWeights, set_parameter
-from rollcall_runtime.train.engines.megatron.model_provider import ModelOptions, ModelProvider
-from rollcall_runtime.train.engines.megatron.parallel_groups import ParallelGroups, shared_groups
-from rollcall_runtime.train.engines.megatron.pipeline import Pipeline
-from rollcall_runtime.train.engines.megatron.sharded_adam import MOMENTS, ShardedAdam
-from rollcall_runtime.train.engines.megatron.vocabulary_logprobs import (
-    entropy_of,
-    hide_padding,
-    target_logprobs,
-)
 from rollcall_runtime.train.train_engine import FIELD, BatchResult
 from rollcall_runtime.train.train_loss import ModelOutput
 from rollcall_runtime.worker.errors import SpecError
@@ -55,11 +55,11 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.tensor import DTensor
 
+    from rollcall_plugins.trainers.megatron.hf_config import Architecture
+    from rollcall_plugins.trainers.megatron.hf_mapping import HfTensor
     from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.weight_loading import WeightReader
     from rollcall_runtime.train.engines.common.loss_totals import LossTotals
-    from rollcall_runtime.train.engines.megatron.hf_config import Architecture
-    from rollcall_runtime.train.engines.megatron.hf_mapping import HfTensor
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_engine import EngineSetup, WeightInfo, WeightShard
 

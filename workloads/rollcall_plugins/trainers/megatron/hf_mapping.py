@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from rollcall_runtime.train.engines.megatron.hf_config import Architecture
+    from rollcall_plugins.trainers.megatron.hf_config import Architecture
 
 
 EMBEDDING = "model.embed_tokens.weight"

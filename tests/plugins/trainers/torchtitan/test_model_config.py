@@ -7,7 +7,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from rollcall_runtime.train.engines.torchtitan.model_config import model_spec, parameter_names
+from rollcall_plugins.trainers.torchtitan.model_config import model_spec, parameter_names
 from rollcall_runtime.worker.errors import SpecError
 
 SIZES = {

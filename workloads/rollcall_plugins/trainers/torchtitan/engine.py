@@ -16,6 +16,9 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
+from rollcall_plugins.trainers.torchtitan.decoder import build_decoder, device_mesh
+from rollcall_plugins.trainers.torchtitan.decoder_outputs import DecoderOutputs
+from rollcall_plugins.trainers.torchtitan.model_config import model_spec, parameter_names
 from rollcall_protocol.train_settings import BUILT_IN
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.engines.common.compiling import compile_layers
@@ -24,9 +27,6 @@ from rollcall_runtime.train.engines.common.placement import StatePlacement
 from rollcall_runtime.train.engines.common.renamed_states import renamed_model, renamed_optimizer
 from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight, put
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.engines.torchtitan.decoder import build_decoder, device_mesh
-from rollcall_runtime.train.engines.torchtitan.decoder_outputs import DecoderOutputs
-from rollcall_runtime.train.engines.torchtitan.model_config import model_spec, parameter_names
 from rollcall_runtime.train.train_engine import FIELD, WeightInfo
 from rollcall_runtime.worker.errors import SpecError
 

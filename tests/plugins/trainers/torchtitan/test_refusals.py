@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import Qwen3Config
 
+from rollcall_plugins.trainers.torchtitan.decoder import build_decoder
+from rollcall_plugins.trainers.torchtitan.engine import TorchtitanEngine
+from rollcall_plugins.trainers.torchtitan.model_config import model_spec
 from rollcall_protocol.train_settings import EngineSettings
-from rollcall_runtime.train.engines.torchtitan.decoder import build_decoder
-from rollcall_runtime.train.engines.torchtitan.engine import TorchtitanEngine
-from rollcall_runtime.train.engines.torchtitan.model_config import model_spec
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.errors import SpecError
 

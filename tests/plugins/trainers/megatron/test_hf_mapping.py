@@ -10,8 +10,8 @@ from torch import Tensor
 
 pytest.importorskip("megatron.core", exc_type=ImportError)
 
-from rollcall_runtime.train.engines.megatron.hf_config import Architecture
-from rollcall_runtime.train.engines.megatron.hf_mapping import (
+from rollcall_plugins.trainers.megatron.hf_config import Architecture
+from rollcall_plugins.trainers.megatron.hf_mapping import (
     GateUp,
     HfTensor,
     ParameterMapping,
@@ -19,7 +19,7 @@ from rollcall_runtime.train.engines.megatron.hf_mapping import (
     VocabularyRows,
     parameter_mappings,
 )
-from rollcall_runtime.train.engines.megatron.hf_weights import own_slices
+from rollcall_plugins.trainers.megatron.hf_weights import own_slices
 
 SMALL = Architecture(
     model_type="qwen3",
