@@ -54,7 +54,7 @@ test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=
 ifdef ENGINE
 	$(BIN)/pytest tests/process/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
 else
-	$(BIN)/python -m hack.test_parts engines
+	$(BIN)/python -m hack.test_parts engines trainers
 endif
 
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
