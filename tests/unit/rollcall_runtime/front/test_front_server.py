@@ -394,6 +394,8 @@ async def test_rollouts_that_are_lost_after_a_token_each_end_no_request(
     monkeypatch.setattr(CountingEngine, "generate", tokens_each(1, pods=8))
     async with counting_rollout() as rollout, front(rollout) as client:
         body = await client.complete([3], max_tokens=8, return_token_ids=True)
+        value = client.metrics.registry.get_sample_value
+        assert value("rollcall_front_moved_requests_total", client.metrics.labels) == 7
     assert body["choices"][0]["token_ids"] == list(expected((3,), 8))
 
 
