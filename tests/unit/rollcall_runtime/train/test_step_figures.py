@@ -1,6 +1,7 @@
 """The figures of a step have the field's names."""
 
 import math
+from itertools import combinations
 
 import pytest
 
@@ -9,7 +10,7 @@ from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
-from rollcall_runtime.train.step_figures import step_figures
+from rollcall_runtime.train.step_figures import pass_at_k, step_figures
 
 
 def prompt(*rewards: float, age: int) -> CompletedPrompt:
@@ -75,3 +76,19 @@ def test_without_tokens_of_the_same_weights_there_is_no_mismatch() -> None:
 
 def test_roles_that_rested_have_no_figures() -> None:
     assert step_figures([], PolicyStepResult()) == {}
+
+
+@pytest.mark.parametrize("samples", [1, 4, 6])
+def test_pass_at_k_is_the_share_of_choices_with_a_right_sample(samples: int) -> None:
+    for passed in range(samples + 1):
+        right = [True] * passed + [False] * (samples - passed)
+        for k in range(1, samples + 1):
+            choices = list(combinations(right, k))
+            expected = sum(any(choice) for choice in choices) / len(choices)
+            assert pass_at_k(samples, passed, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("samples", "passed", "k"), [(4, 1, 0), (4, 1, 5), (4, 5, 1), (4, -1, 1)])
+def test_impossible_numbers_of_samples_are_refused(samples: int, passed: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} needs at least {k} samples"):
+        pass_at_k(samples, passed, k)
