@@ -1,8 +1,49 @@
-"""What runs and finds the pods of a worker template: Deployments and headless Services."""
+"""What children of a job have in common: metadata, Deployments, headless Services."""
 
 from collections.abc import Mapping, Sequence
 
+from rollcall_operator.api import labels
 from rollcall_operator.plan.model import Manifest
+
+
+def owner(manifest: Manifest) -> list[Manifest]:
+    """The ownerReferences of an object that is to be deleted together with `manifest`."""
+    return [
+        {
+            "apiVersion": labels.API_VERSION,
+            "kind": manifest["kind"],
+            "name": manifest["metadata"]["name"],
+            "uid": manifest["metadata"]["uid"],
+            "controller": True,
+            "blockOwnerDeletion": True,
+        }
+    ]
+
+
+def common_labels(job: str, role: str) -> dict[str, str]:
+    """Labels of children and pods of a job."""
+    return {
+        labels.NAME: "rollcall",
+        labels.COMPONENT: role,
+        labels.MANAGED_BY: labels.FIELD_MANAGER,
+        labels.JOB: job,
+        labels.ROLE: role,
+    }
+
+
+def child_metadata(job: Manifest, name: str, role: str) -> Manifest:
+    """Metadata of a child that the job owns."""
+    return {
+        "name": name,
+        "namespace": job["metadata"]["namespace"],
+        "labels": common_labels(job["metadata"]["name"], role),
+        "ownerReferences": owner(job),
+    }
+
+
+def pod_selector(job: Manifest, role: str) -> dict[str, str]:
+    """Labels that all pods of a role of the job have, and no others."""
+    return {labels.JOB: job["metadata"]["name"], labels.ROLE: role}
 
 
 def worker_deployment(
