@@ -4,7 +4,7 @@ The sign of life is bytes, not whole messages: part of a long manifest is one, t
 
 aiohttp's `heartbeat=` is no substitute. It pings after two thirds of the same bound and waits for
 one third: peers stopped for 0.6 s of a bound of 1 s lost 101 of 200 links, with this monitor none
-(docs/measurements.md, "What ends a silent stream"). Its close waits for the bytes that are queued.
+(docs/measurements/history/silent-link.md). Its close waits for the bytes that are queued.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 gloo reduces and scatters by reducing everything for all ranks, and gathers into one tensor by way
 of a second one. Exchanging parts and broadcasting them moves and copies less
-(docs/measurements.md).
+(docs/measurements/history/training-engines.md).
 """
 
 from __future__ import annotations
