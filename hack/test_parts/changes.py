@@ -30,7 +30,11 @@ _RUNTIME = "workloads/rollcall_runtime/"
 _PLUGINS = "workloads/rollcall_plugins/"
 ALWAYS = ("lint", "unit")
 AREAS = (
-    Area("docs, the repository's own files", ("docs/", ".", "LICENSE", "CHANGELOG", "SECURITY"), ("docs",)),
+    Area(
+        "docs, the repository's own files",
+        ("docs/", ".", "LICENSE", "CHANGELOG", "SECURITY"),
+        ("docs",),
+    ),
     Area("the README, examples", ("README", "examples/"), ("docs", "jobs", "mutants")),
     Area(
         "metrics, dashboards, alerts",
@@ -106,7 +110,9 @@ AREAS = (
             *("bare-machine", "sbom", "cluster-lifecycle"),
         ),
     ),
-    Area("tests of plug-ins", ("tests/plugins/",), ("vllm",)),
+    Area("tests of plug-ins", ("tests/plugins/",), ("unit-slow", "alone")),
+    Area("tests of trainers", ("tests/plugins/trainers/",), ("engines", "alone")),
+    Area("tests inside vLLM", ("tests/plugins/inference/vllm/",), ("vllm",)),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),
 )

@@ -15,6 +15,9 @@ _QUICK = f"{_SIDE_BY_SIDE} -m 'not slow and not alone and not gpu and not monito
 _SLOW = f"{_SIDE_BY_SIDE} -m 'slow and not alone and not gpu and not monitoring'"
 _ENGINES = "tests/process/engines"
 _INSIDE_VLLM = "tests/plugins/inference/vllm"
+_TRAINERS = "tests/plugins/trainers"
+_PLUGINS = f"tests/plugins --ignore {_INSIDE_VLLM}"
+_OTHER_ENGINES = "--engine fsdp --engine megatron --engine torchtitan"
 _USUAL_IMAGES = "not every_engine and not vllm and not vllm_soak"
 _SLOW_JOBS = f"slow and not alone and {_USUAL_IMAGES}"
 _JOBS = "pytest tests/cluster/jobs"
@@ -71,7 +74,7 @@ PARTS = (
         name="unit",
         proves="each module keeps its promises; quick jobs of real processes",
         commands=(
-            f"pytest tests/unit tests/process --ignore {_ENGINES} {_QUICK}",
+            f"pytest tests/unit tests/process {_PLUGINS} --ignore {_ENGINES} {_QUICK}",
             f"pytest {_ENGINES} {_QUICK}",
         ),
         gate=True,
@@ -94,7 +97,7 @@ PARTS = (
     Part(
         name="unit-slow",
         proves="the protocol at length, and what needs several processes",
-        commands=(f"pytest tests/unit {_SLOW}",),
+        commands=(f"pytest tests/unit {_PLUGINS} --ignore {_TRAINERS} {_SLOW}",),
     ),
     Part(
         name="process-slow",
@@ -104,12 +107,16 @@ PARTS = (
     Part(
         name="engines",
         proves="every training engine on every mesh",
-        commands=(f"pytest {_ENGINES} {_SLOW}",),
+        commands=(
+            f"pytest {_ENGINES} {_SLOW}",
+            f"pytest {_ENGINES} {_OTHER_ENGINES} {_SIDE_BY_SIDE} -m 'not gpu'",
+            f"pytest {_TRAINERS} {_SLOW}",
+        ),
     ),
     Part(
         name="alone",
         proves="what is late, slow or in the way of others",
-        commands=("pytest tests/unit tests/process -m 'alone and not gpu'",),
+        commands=(f"pytest tests/unit tests/process {_PLUGINS} -m 'alone and not gpu'",),
     ),
     Part(
         name="apiserver-slow",
