@@ -14,6 +14,7 @@ from rollcall_protocol import __version__, pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_runtime.train import local_ranks
+from rollcall_runtime.train.trainer_plugin import SUPERVISED, trainer_plugins
 from rollcall_runtime.worker import environment
 from rollcall_runtime.worker.environment import Pod
 from rollcall_runtime.worker.errors import FencedError, SpecError
@@ -51,13 +52,10 @@ def trainer(arguments: Sequence[str] | None = None) -> int:
             end_with_parent()
             ranks = {"rank": settings.rank}
         fields = _configure_job_logs(settings.job, settings.pod, **ranks)
-        # These import torch.
         if settings.job.supervised is not None:
-            from rollcall_runtime.train import supervised_app  # noqa: PLC0415
-
-            supervised_app.run(settings, settings.job.supervised)
+            trainer_plugins.get(SUPERVISED)().run(settings)
             return ExitCode.OK
-        from rollcall_runtime.train import app  # noqa: PLC0415
+        from rollcall_runtime.train import app  # noqa: PLC0415 - imports torch
 
         app.run(settings, fields)
         return ExitCode.OK
