@@ -100,7 +100,7 @@ def _concerns(item: pytest.Item, tested: frozenset[str]) -> bool:
     """Whether a test is of engines that are tested, and of no other but the core's."""
     callspec = getattr(item, "callspec", None)
     values = callspec.params.values() if callspec else ()
-    names = {value[0] if isinstance(value, tuple) else value for value in values}
+    names = [value[0] if isinstance(value, tuple) else value for value in values]
     engines = {name for name in names if isinstance(name, str)} & {*BUILT_IN, *tested}
     return not engines or bool(engines & tested and engines <= {CORE, *tested})
 

@@ -10,7 +10,6 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
-from rollcall_runtime.train.supervised_training import SupervisedStep
 
 # Of the first update alone: it is the only one whose policy is the one that was published.
 _MISMATCH = frozenset({"mismatch_kl", "mismatch_ratio"})
@@ -79,20 +78,6 @@ def evaluation_figures(
         ]
         figures[f"eval/pass@{k}"] = statistics.fmean(estimates)
     return figures
-
-
-def supervised_figures(step: SupervisedStep) -> dict[str, float]:
-    """What a step of supervised training measured; what is not finite is left out."""
-    figures = {
-        "train/loss": step.loss,
-        "train/grad_norm": step.gradient_norm,
-        "train/lr": step.learning_rate,
-        "train/tokens": float(step.tokens),
-        "timing_s/step": step.seconds,
-    }
-    if step.evaluation_loss is not None:
-        figures["val/loss"] = step.evaluation_loss
-    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:

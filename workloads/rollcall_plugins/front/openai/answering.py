@@ -9,18 +9,18 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rollcall_plugins.front.openai.openai_answers import AnswerHead, choice, logprobs_of, usage
+from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.front.openai_answers import AnswerHead, choice, logprobs_of, usage
-from rollcall_runtime.front.text_stream import TextStream
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from rollcall_plugins.front.openai.generation import GeneratedSoFar, Generation
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
+    from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_protocol.wire.ids import Version
-    from rollcall_runtime.front.generation import GeneratedSoFar, Generation
-    from rollcall_runtime.front.openai_requests import CompletionRequest
-    from rollcall_runtime.front.prompts import PromptReader
 
 _CHOICE_SEEDS = 0x9E3779B97F4A7C15  # between those of two choices of a request
 

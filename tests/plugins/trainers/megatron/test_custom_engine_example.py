@@ -17,7 +17,7 @@ from tests.process.engines.reference import Reference
 from tests.process.engines.suite_batches import Rows
 from tests.process.engines.suite_losses import LOSSES
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 EXAMPLE = ROOT / "examples" / "custom-engine"
 ENGINE = "example.granite-megatron"
 

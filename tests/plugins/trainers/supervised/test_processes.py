@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.train.supervised_batches import SupervisedBatches
 from tests.process.harness import FAST, START_SECONDS, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.data.character_tokenizer import no_tokenizer
 from tests.unit.rollcall_runtime.jobs import job_config

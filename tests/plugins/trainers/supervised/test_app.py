@@ -12,15 +12,15 @@ from typing import Any
 import aiohttp
 import pytest
 
+from rollcall_plugins.trainers.supervised import app as supervised_app
+from rollcall_plugins.trainers.supervised.batches import RowCounts
+from rollcall_plugins.trainers.supervised.run import SupervisedResult, SupervisedStart
+from rollcall_plugins.trainers.supervised.training import SupervisedStep
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import TrackingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.messages import loads
-from rollcall_runtime.train import supervised_app
-from rollcall_runtime.train.supervised_batches import RowCounts
-from rollcall_runtime.train.supervised_run import SupervisedResult, SupervisedStart
-from rollcall_runtime.train.supervised_training import SupervisedStep
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
 from tests.networks import own_network

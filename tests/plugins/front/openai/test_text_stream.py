@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rollcall_runtime.front.text_stream import TextStream
+from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_runtime.models.tokenizer import ModelTokenizer
 from tests.process.engines.tiny_models import tiny_tokenizer
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rollcall_plugins.front.openai.openai_requests import BadRequestError
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.front.openai_requests import BadRequestError
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rollcall_runtime.front.openai_requests import CompletionRequest
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.models.tokenizer import ModelTokenizer
 

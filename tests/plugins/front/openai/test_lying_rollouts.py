@@ -9,16 +9,17 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 
+from rollcall_plugins.front.openai import generation, rollout_client, routing
+from rollcall_plugins.front.openai.routing import BLOCK
+from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.pod_contract import GENERATE_ROUTE
 from rollcall_protocol.wire.generation import GenerationLine, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
-from rollcall_runtime.front import generation, rollout_client, routing
-from rollcall_runtime.front.routing import BLOCK
-from rollcall_runtime.front.text_stream import TextStream
-from tests.unit.rollcall_runtime.front.counting_rollouts import (
+from tests.plugins.front.openai.front_client import JOB, front
+from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     ADDRESS,
     POSITIONS,
     VOCABULARY,
@@ -26,7 +27,6 @@ from tests.unit.rollcall_runtime.front.counting_rollouts import (
     counting_rollout,
     expected,
 )
-from tests.unit.rollcall_runtime.front.front_client import JOB, front
 
 PROMPT, COUNT = (3, 4, 5), 8
 OLDEST = Version(Lineage(1, 1), 0)

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollcall_plugins.trainers.supervised.batches import RowCounts, SupervisedBatches
+from rollcall_plugins.trainers.supervised.training import SupervisedStep, SupervisedTraining
 from rollcall_protocol.job_config import (
     CheckpointConfig,
     EngineRef,
@@ -20,8 +22,6 @@ from rollcall_runtime.train.engine_configuration import split_config
 from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.health import SUPERVISED_ADVICE, TrainingHealth, skipped_steps
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
-from rollcall_runtime.train.supervised_batches import RowCounts, SupervisedBatches
-from rollcall_runtime.train.supervised_training import SupervisedStep, SupervisedTraining
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 
 if TYPE_CHECKING:

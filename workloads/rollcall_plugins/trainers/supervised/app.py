@@ -9,6 +9,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from rollcall_plugins.trainers.supervised.figures import supervised_figures
+from rollcall_plugins.trainers.supervised.run import (
+    SupervisedJob,
+    SupervisedRank,
+    SupervisedResult,
+    SupervisedStart,
+)
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress, TrainingResult
 from rollcall_runtime.coordinator import persistent_state
@@ -21,13 +28,7 @@ from rollcall_runtime.train.gang_member import (
 )
 from rollcall_runtime.train.history_file import history_path
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
-from rollcall_runtime.train.step_figures import as_text, supervised_figures
-from rollcall_runtime.train.supervised_run import (
-    SupervisedJob,
-    SupervisedRank,
-    SupervisedResult,
-    SupervisedStart,
-)
+from rollcall_runtime.train.step_figures import as_text
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.auth import Doorkeeper
@@ -39,9 +40,9 @@ from rollcall_runtime.worker.identity.roles import RoleBook
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rollcall_plugins.trainers.supervised.training import SupervisedStep
     from rollcall_protocol.supervised_config import SupervisedConfig
     from rollcall_runtime.train.gang_liveness import Gang
-    from rollcall_runtime.train.supervised_training import SupervisedStep
     from rollcall_runtime.worker.environment import TrainerEnvironment
 
 log = logging.getLogger(__name__)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
-from rollcall_runtime.front.trajectories import (
+from rollcall_plugins.front.openai.trajectories import (
     RecordedCompletion,
     Trajectory,
     TrajectoryRecords,
     UntrainableError,
 )
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
 
 
 def completion(

@@ -9,6 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
+from rollcall_plugins.front.openai.openai_requests import BadRequestError
+from rollcall_plugins.front.openai.trajectories import (
+    NAME,
+    RecordedCompletion,
+    TrajectoryRecords,
+    UntrainableError,
+    new_name,
+)
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.reward_errors import MAX_REWARD
 from rollcall_protocol.wire.trajectories import (
@@ -18,24 +26,16 @@ from rollcall_protocol.wire.trajectories import (
     FinishedTrajectory,
     TrajectoryVerdict,
 )
-from rollcall_runtime.front.openai_requests import BadRequestError
-from rollcall_runtime.front.trajectories import (
-    NAME,
-    RecordedCompletion,
-    TrajectoryRecords,
-    UntrainableError,
-    new_name,
-)
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
 if TYPE_CHECKING:
+    from rollcall_plugins.front.openai.answering import Answer
+    from rollcall_plugins.front.openai.metrics import FrontMetrics
+    from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_protocol.front_config import FrontConfig
     from rollcall_protocol.job_config import JobConfig
-    from rollcall_runtime.front.answering import Answer
-    from rollcall_runtime.front.metrics import FrontMetrics
-    from rollcall_runtime.front.prompts import PromptReader
     from rollcall_runtime.worker.identity.tls import TlsContext
 
 TRAJECTORY_HEADER = "X-Rollcall-Trajectory"

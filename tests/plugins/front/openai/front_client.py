@@ -11,24 +11,24 @@ from typing import Any, cast
 import aiohttp
 from aiohttp.test_utils import unused_port
 
+from rollcall_plugins.front.openai.api_keys import ApiKeys
+from rollcall_plugins.front.openai.generation import Generation
+from rollcall_plugins.front.openai.metrics import FrontMetrics
+from rollcall_plugins.front.openai.prompts import PromptReader
+from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
+from rollcall_plugins.front.openai.rollout_client import open_session
+from rollcall_plugins.front.openai.server import FrontServer
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
-from rollcall_runtime.front.api_keys import ApiKeys
-from rollcall_runtime.front.generation import Generation
-from rollcall_runtime.front.metrics import FrontMetrics
-from rollcall_runtime.front.prompts import PromptReader
-from rollcall_runtime.front.recording import Recording, TrajectorySender
-from rollcall_runtime.front.rollout_client import open_session
-from rollcall_runtime.front.server import FrontServer
 from rollcall_runtime.models.tokenizer import ModelTokenizer
 from tests.process.engines.tiny_models import tiny_tokenizer
-from tests.unit.rollcall_runtime.front.counting_rollouts import (
+from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     POSITIONS,
     VOCABULARY,
     CountingRollout,
 )
-from tests.unit.rollcall_runtime.jobs import job_config
 
 JOB = job_config()
 ADDRESS = "127.0.0.1"

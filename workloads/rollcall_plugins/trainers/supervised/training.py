@@ -18,10 +18,10 @@ from rollcall_runtime.train.roles.model_update import update_model
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
     from rollcall_protocol.supervised_config import SupervisedConfig
     from rollcall_runtime.train.health import TrainingHealth
     from rollcall_runtime.train.process_group import TrainerProcessGroup
-    from rollcall_runtime.train.supervised_batches import SupervisedBatches
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_engine import TrainEngine
 

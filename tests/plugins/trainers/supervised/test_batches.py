@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
 from rollcall_protocol.data_config import TooLong
 from rollcall_runtime.data.supervised_rows import open_supervised
-from rollcall_runtime.train.supervised_batches import SupervisedBatches
 from tests.unit.rollcall_runtime.data.character_tokenizer import no_tokenizer
 from tests.unit.rollcall_runtime.train.supervised_data import reverse_answers
 

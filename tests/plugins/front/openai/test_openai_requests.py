@@ -4,8 +4,12 @@ from typing import Any
 
 import pytest
 
+from rollcall_plugins.front.openai.openai_requests import (
+    BadRequestError,
+    read_chat,
+    read_completion,
+)
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_runtime.front.openai_requests import BadRequestError, read_chat, read_completion
 
 JOB = SamplingConfig(max_tokens=50, temperature=0.8, top_p=0.9, top_k=40, column="own")
 MESSAGES = [{"role": "user", "content": "hi"}]

@@ -8,12 +8,12 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
+from rollcall_plugins.front.openai import recording
+from rollcall_plugins.front.openai.recording import TrajectorySender
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse
 from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
-from rollcall_runtime.front import recording
-from rollcall_runtime.front.recording import TrajectorySender
 
 SAMPLE = Sample((7,), (-0.5,), (0,), 1.0)
 FINISHED = FinishedTrajectory("uid", "t-1", "", (1, 2), SAMPLE, Version(Lineage(1, 1), 0))

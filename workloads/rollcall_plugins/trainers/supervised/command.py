@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator, Sequence
 
-    from rollcall_runtime.train.supervised_run import SupervisedJob
-    from rollcall_runtime.train.supervised_training import SupervisedStep
+    from rollcall_plugins.trainers.supervised.run import SupervisedJob
+    from rollcall_plugins.trainers.supervised.training import SupervisedStep
 
 
 def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +97,7 @@ def run_sft(options: argparse.Namespace, arguments: Sequence[str], output: TextI
         _check_devices(options.ranks)
         command = [sys.executable, "-m", "rollcall_runtime.train", *arguments]
         return local_processes.run_ranks(command, options.ranks, output=output)
-    from rollcall_runtime.train.supervised_run import SupervisedRank  # noqa: PLC0415
+    from rollcall_plugins.trainers.supervised.run import SupervisedRank  # noqa: PLC0415
 
     if options.ranks > 1:
         end_with_parent()
@@ -166,7 +166,7 @@ def _job(options: argparse.Namespace) -> SupervisedJob:
         else None,
         evaluate_every=options.evaluate_every,
     )
-    from rollcall_runtime.train.supervised_run import SupervisedJob  # noqa: PLC0415
+    from rollcall_plugins.trainers.supervised.run import SupervisedJob  # noqa: PLC0415
 
     return SupervisedJob(
         model=options.model,

@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from rollcall_plugins.front.openai.admission import Admission, BusyError
+from rollcall_plugins.front.openai.answering import Answer
+from rollcall_plugins.front.openai.generation import NoRolloutError
+from rollcall_plugins.front.openai.openai_answers import error_body
+from rollcall_plugins.front.openai.openai_requests import (
+    BadRequestError,
+    read_chat,
+    read_completion,
+)
+from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
+from rollcall_plugins.front.openai.rollout_client import UnanswerableError
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
-from rollcall_runtime.front.admission import Admission, BusyError
-from rollcall_runtime.front.answering import Answer
-from rollcall_runtime.front.generation import NoRolloutError
-from rollcall_runtime.front.openai_answers import error_body
-from rollcall_runtime.front.openai_requests import BadRequestError, read_chat, read_completion
-from rollcall_runtime.front.recording import TRAJECTORY_HEADER, RefusedRewardError
-from rollcall_runtime.front.rollout_client import UnanswerableError
 from rollcall_runtime.membership.long_messages import LONG_TEXT
 from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -27,14 +31,14 @@ from rollcall_runtime.worker.log_rate import REPEATED
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from rollcall_plugins.front.openai.api_keys import ApiKeys
+    from rollcall_plugins.front.openai.generation import Generation
+    from rollcall_plugins.front.openai.metrics import FrontMetrics
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
+    from rollcall_plugins.front.openai.prompts import PromptReader
+    from rollcall_plugins.front.openai.recording import Recording
     from rollcall_protocol.front_config import FrontConfig
     from rollcall_protocol.job_config import JobConfig
-    from rollcall_runtime.front.api_keys import ApiKeys
-    from rollcall_runtime.front.generation import Generation
-    from rollcall_runtime.front.metrics import FrontMetrics
-    from rollcall_runtime.front.openai_requests import CompletionRequest
-    from rollcall_runtime.front.prompts import PromptReader
-    from rollcall_runtime.front.recording import Recording
     from rollcall_runtime.worker.auth import Handler
     from rollcall_runtime.worker.identity.tls import TlsContext
 

@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
+from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
+from rollcall_plugins.trainers.supervised.run import SupervisedJob, SupervisedRank, SupervisedResult
 from rollcall_protocol.job_config import CheckpointConfig, EngineRef, HealthConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
@@ -19,8 +21,6 @@ from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.health import FOLDER
 from rollcall_runtime.train.process_group import TrainerRendezvous
-from rollcall_runtime.train.supervised_batches import SupervisedBatches
-from rollcall_runtime.train.supervised_run import SupervisedJob, SupervisedRank, SupervisedResult
 from rollcall_runtime.train.train_engine import OptimizerStep
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.data.character_tokenizer import no_tokenizer
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from rollcall_plugins.trainers.supervised.training import SupervisedStep
     from rollcall_protocol.data_config import DataConfig
-    from rollcall_runtime.train.supervised_training import SupervisedStep
     from rollcall_runtime.train.train_batch import TrainBatch
 
 ROWS = 24
