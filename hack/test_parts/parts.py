@@ -121,7 +121,7 @@ PARTS = (
     Part(
         name="alone",
         proves="what is late, slow or in the way of others",
-        commands=(f"pytest {_UNIT} -m 'alone and not gpu'",),
+        commands=(f"pytest tests/unit tests/process {_PLUGINS} -m 'alone and not gpu'",),
     ),
     Part(
         name="apiserver-slow",
