@@ -20,8 +20,9 @@ def kubernetes_version(asked: str) -> str:
         ClusterError: what is asked for is no release.
     """
     if asked and not re.fullmatch(r"v1\.\d+\.\d+", asked):
-        problem = f"ROLLCALL_KUBERNETES: {asked!r} is no release"
-        raise ClusterError(f"{problem}; give one such as v1.37.2")
+        raise ClusterError(
+            f"ROLLCALL_KUBERNETES: {asked!r} is no release; give one such as v1.37.2"
+        )
     return asked or PINNED_KUBERNETES
 
 

@@ -150,7 +150,11 @@ def ensure(engine: Engine) -> str:
 
 def _recipe() -> str:
     parts = [SUITE, *PACKAGES, *TOOLS, debian_packages.architecture(), Path(__file__).read_text()]
-    parts += [f"{group} {recipe.version}" for group, recipe in RECIPES.items()]
+    parts += [
+        f"{group} {recipe.version}"
+        for group, recipe in RECIPES.items()
+        if not recipe.programs.keys().isdisjoint(PROGRAMS)
+    ]
     parts += [path.read_text() for path in sorted(FILES.iterdir())]
     return cache.digest(*parts)
 
