@@ -567,6 +567,29 @@ async def test_a_trajectory_of_two_turns_is_one_sample() -> None:
     assert sent.oldest == Version(Lineage(1, 1), 2)
 
 
+async def test_the_token_that_ends_a_turn_is_not_given_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The chat template writes it behind the answer, too."""
+    (end,) = tokenizer().eos
+
+    async def generate(
+        engine: CountingEngine, request: GenerationRequest
+    ) -> AsyncGenerator[NewTokens, None]:
+        engine.requests.append(request)
+        yield NewTokens((70, end), (-0.5, -0.5), (0, 0), finished=True)
+
+    monkeypatch.setattr(CountingEngine, "generate", generate)
+    async with counting_rollout() as rollout, training(rollout, Sender()) as client:
+        said = await say(client, ASK)
+        answer = {"role": "assistant", "content": said}
+        await say(client, ASK, answer, {"role": "user", "content": "go on"})
+        first, second = (request.prompt for request in rollout.engine.requests)
+    assert second[: len(first) + 2] == (*first, 70, end)
+    given = tokenizer().decode(second[len(first) + 2 :], special=True)
+    assert given.startswith("\n<|im_start|>user\ngo on")
+
+
 async def test_a_trajectory_ends_once() -> None:
     sender = Sender()
     async with counting_rollout() as rollout, training(rollout, sender) as client:
@@ -592,7 +615,11 @@ async def test_a_second_reward_is_refused_while_the_first_is_decided_about() -> 
             return TrajectoryVerdict.COUNTED
 
     sender = Slow()
-    async with counting_rollout() as rollout, training(rollout, sender) as client:
+    async with (
+        counting_rollout() as rollout,
+        training(rollout, sender) as client,
+        asyncio.timeout(10),
+    ):
         await say(client, ASK)
         first = asyncio.create_task(reward(client, reward=1))
         while not sender.sent:
