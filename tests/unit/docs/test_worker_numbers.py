@@ -4,12 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.front_config import FrontConfig
-from rollcall_protocol.job_config import RewardErrorConfig
-from rollcall_protocol.prompts import reward_error_share, trajectory_groups
-from rollcall_runtime.coordinator import reward_failures, trajectory_intake
-from rollcall_runtime.data import checked_column, prompt_rows, row_mix
-from rollcall_runtime.front import (
+from rollcall_plugins.front.openai import (
     admission,
     api_keys,
     generation,
@@ -18,6 +13,11 @@ from rollcall_runtime.front import (
     routing,
     server,
 )
+from rollcall_protocol.front_config import FrontConfig
+from rollcall_protocol.job_config import RewardErrorConfig
+from rollcall_protocol.prompts import reward_error_share, trajectory_groups
+from rollcall_runtime.coordinator import reward_failures, trajectory_intake
+from rollcall_runtime.data import checked_column, prompt_rows, row_mix
 from rollcall_runtime.rollout import generation_door
 from rollcall_runtime.tasks.builtin_rewards import code, http_service
 from rollcall_runtime.tasks.environments import environment_messages, tool_environment
