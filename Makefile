@@ -47,21 +47,21 @@ unit: $(STAMP) ## The fast tests alone
 docs: $(STAMP) ## The documentation as a site, results/docs/index.html; a broken link or diagram is an error
 	$(BIN)/python -m hack.docs
 
-mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: QUICK=1, ARGS="protocol/*"
-	$(BIN)/python -m tests.mutants $(if $(QUICK),--quick) $(ARGS)
+mutants: $(STAMP) ## Faults put into copies of the tree, which named tests must find: ARGS="protocol/*" some of them
+	$(BIN)/python -m tests.mutants $(ARGS)
 
 test-engines: $(STAMP) ## Every training engine through its whole suite; ENGINE=mine for another one, STAND_INS=megatron on a CPU
 ifdef ENGINE
 	$(BIN)/pytest tests/process/engines --engine $(ENGINE) $(if $(STAND_INS),--cpu-stand-ins $(STAND_INS))
 else
-	$(BIN)/python -m hack.test_parts engines
+	$(BIN)/python -m hack.test_parts engines trainers
 endif
 
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
 	.venv-vllm/bin/pytest -W default tests/plugins/inference/vllm
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
-	$(BIN)/pytest tests/process/engines
+	$(BIN)/pytest tests/process/engines --engine fsdp2 --engine fsdp --engine megatron --engine torchtitan
 	$(BIN)/pytest tests/unit -m gpu
 	$(SYNC) --engine auto --staging host --size 2Gi --json
 	$(SYNC) --engine auto --staging device --size 2Gi --json

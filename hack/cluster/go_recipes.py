@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-KUBERNETES = "v1.36.3"
+
+def kubernetes_version(asked: str) -> str:
+    """The release of Kubernetes that is built: the one asked for, or the pinned one for "".
+
+    Raises:
+        ClusterError: what is asked for is no release.
+    """
+    if asked and not re.fullmatch(r"v1\.\d+\.\d+", asked):
+        raise ClusterError(
+            f"ROLLCALL_KUBERNETES: {asked!r} is no release; give one such as v1.37.2"
+        )
+    return asked or PINNED_KUBERNETES
+
+
+PINNED_KUBERNETES = "v1.36.3"
+KUBERNETES = kubernetes_version(os.environ.get("ROLLCALL_KUBERNETES", ""))
 
 _VERSION_FLAGS = {
     "gitVersion": KUBERNETES,
@@ -110,6 +129,12 @@ RECIPES: dict[str, Recipe] = {
         version="v0.7.0",
         programs={"kwok": "sigs.k8s.io/kwok/cmd/kwok"},
         usual_s=110,
+    ),
+    "actionlint": Recipe(
+        module="github.com/rhysd/actionlint",
+        version="v1.7.12",
+        programs={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
+        usual_s=15,
     ),
     "pause": Recipe(module="", version="v1", programs={"pause": "pause.go"}, usual_s=2),
 }

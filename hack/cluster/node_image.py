@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import cache, debian_packages, go_build, image_archive, progress
 from hack.cluster.errors import ClusterError
-from hack.cluster.go_recipes import KUBERNETES, RECIPES
+from hack.cluster.go_recipes import KUBERNETES, PINNED_KUBERNETES, RECIPES
 from hack.cluster.image_archive import Layer
 from hack.cluster.progress import Step
 from hack.cluster.subprocesses import run, wait_for
@@ -107,8 +107,11 @@ def steps() -> list[Step]:
 
 
 def choose(engine: Engine) -> str | None:
-    """The node image to use: none, for kind's own, where that can be had; else one of ours."""
-    if engine.pulls(STANDARD):
+    """The node image to use: none, for kind's own, where that can be had; else one of ours.
+
+    Kind's own has one release of Kubernetes: for another one the image is always ours.
+    """
+    if KUBERNETES == PINNED_KUBERNETES and engine.pulls(STANDARD):
         return None
     return ensure(engine)
 
@@ -147,7 +150,11 @@ def ensure(engine: Engine) -> str:
 
 def _recipe() -> str:
     parts = [SUITE, *PACKAGES, *TOOLS, debian_packages.architecture(), Path(__file__).read_text()]
-    parts += [f"{group} {recipe.version}" for group, recipe in RECIPES.items()]
+    parts += [
+        f"{group} {recipe.version}"
+        for group, recipe in RECIPES.items()
+        if not recipe.programs.keys().isdisjoint(PROGRAMS)
+    ]
     parts += [path.read_text() for path in sorted(FILES.iterdir())]
     return cache.digest(*parts)
 

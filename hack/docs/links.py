@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 ROOT = Path(__file__).parents[2]
-NOT_READ = {".patch", ".jsonl"}  # context of changes, and records of runs
+NOT_READ = {".jsonl"}  # records of runs
 
 _MARKDOWN = MarkdownIt("commonmark").enable("table").use(anchors_plugin, max_level=6)
 _MENTION = re.compile(r"(?<![\w./:-])docs/[\w/.-]+\.md(?:#[\w-]+)?")

@@ -30,7 +30,11 @@ _RUNTIME = "workloads/rollcall_runtime/"
 _PLUGINS = "workloads/rollcall_plugins/"
 ALWAYS = ("lint", "unit")
 AREAS = (
-    Area("docs, the repository's own files", ("docs/", ".", "LICENSE", "CHANGELOG"), ("docs",)),
+    Area(
+        "docs, the repository's own files",
+        ("docs/", ".", "LICENSE", "CHANGELOG", "SECURITY"),
+        ("docs",),
+    ),
     Area("the README, examples", ("README", "examples/"), ("docs", "jobs", "mutants")),
     Area(
         "metrics, dashboards, alerts",
@@ -58,12 +62,18 @@ AREAS = (
     Area(
         "weight sync, its transports",
         (_RUNTIME + "sync/", _PLUGINS + "transports/", "tests/doubles/"),
-        ("unit-slow", "process-slow", "alone", "mutants", "cluster", "jobs"),
+        (
+            *("unit-slow", "process-slow", "plugins-slow", "alone", "mutants"),
+            *("cluster", "jobs"),
+        ),
     ),
     Area(
         "trainers, training engines",
         (_RUNTIME + "train/", _PLUGINS + "trainers/"),
-        ("unit-slow", "engines", "process-slow", "alone", "mutants", "jobs", "jobs-engines"),
+        (
+            *("unit-slow", "engines", "trainers", "process-slow", "plugins-slow", "alone"),
+            *("mutants", "jobs", "jobs-engines"),
+        ),
     ),
     Area(
         "rollouts, inference engines",
@@ -71,12 +81,18 @@ AREAS = (
             *(_RUNTIME + "rollout/", _RUNTIME + "vllm_plugin/", _PLUGINS + "inference/"),
             "hack/sglang_contract.py",
         ),
-        ("process-slow", "vllm", "mutants", "cluster", "jobs", "jobs-vllm", "soak-vllm"),
+        (
+            *("process-slow", "plugins-slow", "vllm", "mutants", "cluster", "jobs"),
+            *("jobs-vllm", "soak-vllm"),
+        ),
     ),
     Area(
         "the rest of the runtime and of its plug-ins",
         (_RUNTIME, _PLUGINS),
-        ("unit-slow", "process-slow", "alone", "mutants", "cluster", "jobs"),
+        (
+            *("unit-slow", "process-slow", "plugins-slow", "alone", "mutants"),
+            *("cluster", "jobs"),
+        ),
     ),
     Area(
         "images, requirements",
@@ -92,7 +108,11 @@ AREAS = (
     Area("attacks, the liar", ("hack/attacks/", "hack/liar/"), ("process-slow",)),
     Area("benches and other tools", ("hack/",), ()),
     Area("unit tests", ("tests/unit/", "tests/golden/"), ("unit-slow", "alone", "mutants")),
-    Area("tests of processes", ("tests/process/",), ("process-slow", "engines", "alone")),
+    Area(
+        "tests of processes",
+        ("tests/process/",),
+        ("process-slow", "engines", "trainers", "alone"),
+    ),
     Area(
         "tests with an API server",
         ("tests/apiserver/",),
@@ -106,7 +126,7 @@ AREAS = (
             *("bare-machine", "sbom", "cluster-lifecycle"),
         ),
     ),
-    Area("tests of plug-ins", ("tests/plugins/",), ("vllm",)),
+    Area("tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm")),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),
 )

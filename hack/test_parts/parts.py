@@ -14,7 +14,9 @@ _THREE = "-n 3 --dist loadgroup --durations-cpu 20"
 _QUICK = f"{_SIDE_BY_SIDE} -m 'not slow and not alone and not gpu and not monitoring'"
 _SLOW = f"{_SIDE_BY_SIDE} -m 'slow and not alone and not gpu and not monitoring'"
 _ENGINES = "tests/process/engines"
-_INSIDE_VLLM = "tests/plugins/inference/vllm"
+_PLUGINS = "tests/plugins --ignore tests/plugins/inference/vllm"  # that has vLLM's environment
+_UNIT = f"tests/unit tests/process --ignore {_ENGINES} {_PLUGINS}"
+_TRAINERS = "--engine fsdp --engine megatron --engine torchtitan"
 _USUAL_IMAGES = "not every_engine and not vllm and not vllm_soak"
 _SLOW_JOBS = f"slow and not alone and {_USUAL_IMAGES}"
 _JOBS = "pytest tests/cluster/jobs"
@@ -57,6 +59,7 @@ PARTS = (
             "python -m hack.monitoring.dashboards --check",
             "python -m hack.test_parts.pages --check",
             "python -m tests.mutants --check",
+            "python -m hack.workflows",
         ),
         gate=True,
     ),
@@ -70,7 +73,7 @@ PARTS = (
         name="unit",
         proves="each module keeps its promises; quick jobs of real processes",
         commands=(
-            f"pytest tests/unit tests/process --ignore {_ENGINES} {_QUICK}",
+            f"pytest {_UNIT} {_QUICK}",
             f"pytest {_ENGINES} {_QUICK}",
         ),
         gate=True,
@@ -102,13 +105,23 @@ PARTS = (
     ),
     Part(
         name="engines",
-        proves="every training engine on every mesh",
+        proves="the core's training engine on every mesh",
         commands=(f"pytest {_ENGINES} {_SLOW}",),
+    ),
+    Part(
+        name="plugins-slow",
+        proves="optional parts with processes of their own",
+        commands=(f"pytest {_PLUGINS} {_SLOW}",),
+    ),
+    Part(
+        name="trainers",
+        proves="the other training engines on every mesh",
+        commands=(f"pytest {_ENGINES} {_TRAINERS} {_SIDE_BY_SIDE} -m 'not gpu'",),
     ),
     Part(
         name="alone",
         proves="what is late, slow or in the way of others",
-        commands=("pytest tests/unit tests/process -m 'alone and not gpu'",),
+        commands=(f"pytest tests/unit tests/process {_PLUGINS} -m 'alone and not gpu'",),
     ),
     Part(
         name="apiserver-slow",

@@ -17,8 +17,8 @@ from rollcall_operator.api.status import (
     SyncGroupStatus,
 )
 from rollcall_operator.telemetry.metrics import OperatorMetrics
+from rollcall_plugins.front.openai.metrics import FrontMetrics
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress
-from rollcall_runtime.front.metrics import FrontMetrics
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMetrics
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import ModuleType
 
-PACKAGE = "rollcall_runtime.train.engines.megatron"
+PACKAGE = "rollcall_plugins.trainers.megatron"
 _until_the_process_ends = ExitStack()
 
 

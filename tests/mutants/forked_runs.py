@@ -36,7 +36,7 @@ PRELOADED = (
     "kopf",
 )
 OF_THE_PROJECT = ("rollcall", "tests", "hack", "__mp_main__")
-RUN_SECONDS = 300.0  # of one mutant's tests together
+RUN_SECONDS = 300.0  # of the tests of one file together
 END_SECONDS = 30.0  # of a process that was killed
 TEST_SECONDS = 60.0  # of one test
 
@@ -67,7 +67,8 @@ class TestRuns:
         with tempfile.TemporaryDirectory(prefix="mutant-run-") as folder:
             request, answer = Path(folder, "request.json"), Path(folder, "answer.json")
             request.write_text(json.dumps({"tests": list(tests), "timeout": timeout}))
-            output = self._run(tree, request, answer, log=Path(folder, "log"))
+            bound = RUN_SECONDS * len({test.partition("::")[0] for test in tests})
+            output = self._run(tree, request, answer, log=Path(folder, "log"), bound=bound)
             if not answer.exists():
                 raise RunError(output.strip()[-2000:] or "no output")
             found: dict[str, list[str]] = json.loads(answer.read_text(encoding="utf-8"))
@@ -79,16 +80,16 @@ class TestRuns:
         for process in tuple(self._running):
             _kill(process)
 
-    def _run(self, tree: Path, request: Path, answer: Path, *, log: Path) -> str:
+    def _run(self, tree: Path, request: Path, answer: Path, *, log: Path, bound: float) -> str:
         if self._stopped:
             raise RunError("stopped")
         process = _PROCESSES.Process(target=_run_tests, args=(tree, request, answer, log))
         process.start()
         self._running.add(process)
         try:
-            process.join(RUN_SECONDS)
+            process.join(bound)
             if process.is_alive():
-                raise RunError(f"the tests did not end within {RUN_SECONDS:.0f} s")
+                raise RunError(f"the tests did not end within {bound:.0f} s")
         finally:
             _kill(process)  # with what the tests have left behind
             process.join(END_SECONDS)

@@ -3,7 +3,6 @@
     [older_roster_taken]
     promise = "A coordinator refuses a roster of an older epoch."
     fails = ["tests/unit/test_coordinator.py::test_a_roster_that_must_not_count_is_refused"]
-    quick = true
     file = "workloads/rollcall_protocol/membership/member_table.py"
     before = '''
         if roster.epoch < epoch:
@@ -14,9 +13,8 @@
 
 `before` occurs once in the file. Several edits stand in `[[older_roster_taken.edits]]`, each with
 `file`, `before` and `after`. `fails` names tests, single cases of tests, or files; each must fail.
-`quick` mutants run in `make test`. With `timeout = 20`, a test that has run for 20 seconds counts
-as failed; without it, a test that hangs kills no mutant. `alone` ones come last, one by one,
-because their tests measure times.
+With `timeout = 20`, a test that has run for 20 seconds counts as failed; without it, a test that
+hangs kills no mutant. `alone` ones come last, one by one, because their tests measure times.
 """
 
 from __future__ import annotations
@@ -83,7 +81,6 @@ class Mutant(BaseModel):
     promise: Annotated[str, AfterValidator(_sentence)]
     fails: tuple[str, ...] = Field(min_length=1)
     edits: tuple[Edit, ...] = Field(min_length=1)
-    quick: StrictBool = False
     timeout: float | None = Field(default=None, gt=0, strict=True)
     alone: StrictBool = False
 

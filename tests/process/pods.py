@@ -26,7 +26,8 @@ ISSUER = TokenIssuer()
 """The API server of all local jobs of this process."""
 COMMAND = (  # a test or bench that is killed takes its workers with it
     "from rollcall_runtime.worker.parent_process import end_with_parent; end_with_parent(); "
-    "{1}from rollcall_runtime.cli import {0}_program; {0}_program()"
+    "{1}from importlib.metadata import entry_points; "
+    "entry_points(group='console_scripts')['rollcall-{0}'].load()()"
 )
 
 AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}

@@ -15,16 +15,18 @@ import sys
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 PRELOADED = (
     "rollcall_runtime.cli",
+    "rollcall_plugins.front.openai.cli",
     "rollcall_runtime.train.app",
     "rollcall_runtime.train.reference_app",
     "rollcall_runtime.train.engines.fsdp2",
-    "rollcall_runtime.front.app",
+    "rollcall_plugins.front.openai.app",
     "rollcall_runtime.rollout.app",
     "rollcall_runtime.rollout.engines.tiny_engine",
     "rollcall_runtime.sync.engines.gloo",
@@ -199,10 +201,8 @@ def _run(*, role: str, variables: dict[str, str], log: str, imports: str) -> Non
         sys.path[:0] = [folder for folder in more if folder not in sys.path]
         if imports:
             importlib.import_module(imports)
-        from rollcall_runtime import cli  # noqa: PLC0415 - preloaded
-
         sys.argv = [f"rollcall-{role}"]
-        getattr(cli, f"{role}_program")()
+        entry_points(group="console_scripts")[f"rollcall-{role}"].load()()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except BaseException:  # noqa: BLE001 - as the interpreter does

@@ -3,8 +3,8 @@
 from typing import ClassVar
 
 from granite_megatron.model_provider import GraniteProvider
-from rollcall_runtime.train.engines.megatron.engine import MegatronEngine
-from rollcall_runtime.train.engines.megatron.model_provider import ModelProvider
+from rollcall_plugins.trainers.megatron.engine import MegatronEngine
+from rollcall_plugins.trainers.megatron.model_provider import ModelProvider
 
 
 class GraniteMegatronEngine(MegatronEngine):

@@ -12,9 +12,9 @@ from megatron.core.models.gpt import GPTModel
 from megatron.core.transformer.spec_utils import ModuleSpec
 from torch import Tensor
 
+from rollcall_plugins.trainers.megatron.hf_config import Architecture, read_dense_decoder
+from rollcall_plugins.trainers.megatron.model_provider import ModelOptions, ModelProvider
 from rollcall_runtime.models.model_source import Head
-from rollcall_runtime.train.engines.megatron.hf_config import Architecture, read_dense_decoder
-from rollcall_runtime.train.engines.megatron.model_provider import ModelOptions, ModelProvider
 
 
 @dataclass(frozen=True, slots=True)

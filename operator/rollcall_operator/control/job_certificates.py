@@ -10,7 +10,7 @@ from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ConflictError, RefusedError, TerminatingError
 from rollcall_operator.kube.resources import SECRETS
 from rollcall_operator.plan.children.certificates import WantedCertificate, server_certificates
-from rollcall_operator.plan.children.trainer import owner
+from rollcall_operator.plan.children.child_objects import owner
 from rollcall_operator.plan.model import Manifest, ObservedJob
 
 log = logging.getLogger(__name__)

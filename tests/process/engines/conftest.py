@@ -1,15 +1,17 @@
 """Which engines and meshes the tests of the suite run on.
 
-`--engine NAME` (as often as wanted) names engines, of other distributions too; without it the
-built-in ones are tested. `--cpu-stand-ins NAME` has an engine run on a CPU that is made for
+`--engine NAME` (as often as wanted) names engines, plug-ins and those of other distributions too;
+without it the core's is tested. `--cpu-stand-ins NAME` has an engine run on a CPU that is made for
 accelerators (see `cpu_stand_ins`). On a machine with accelerators each rank has one of them, and
 the meshes that need more are skipped.
 
-A test that takes `engine` runs on every engine and on each mesh of its mark `meshes`.
+A test that takes `engine` runs on each of these engines and on each mesh of its mark `meshes`. One
+of two engines runs if both are tested, or one of them and the core's.
 """
 
 from __future__ import annotations
 
+import re
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,9 +31,8 @@ if TYPE_CHECKING:
 
     from tests.process.engines.meshes import Mesh
 
-# `make test` has these alone, on two ranks.
-QUICK_ENGINES = frozenset({"fsdp", "fsdp2"})
-QUICK_WORLD = 2
+CORE = "fsdp2"
+QUICK_WORLD = 2  # ranks; `make test` has these alone
 
 UNTIED = frozenset({"llama"})  # the other models have one matrix for input and output tokens
 
@@ -64,22 +65,44 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def _marks(name: str, mesh: Mesh, named: list[str] | None) -> list[pytest.MarkDecorator]:
     """Tests of one engine share its ranks, so they run in one process, one after the other."""
-    quick = named or (name in QUICK_ENGINES and mesh.world == QUICK_WORLD)
+    quick = named or (name == CORE and mesh.world == QUICK_WORLD)
     group = pytest.mark.xdist_group(f"engine-{name}")
     return [group] if quick else [group, pytest.mark.slow]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """One engine and one world after the other, so that ranks are started once.
 
     The tests of other folders, whose own `engine` may be anything, keep their places.
     """
     here = Path(__file__).parent
+    tested = _tested(config)
+    left_out = {item for item in items if here in item.path.parents and not _concerns(item, tested)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
     places = [n for n, item in enumerate(items) if here in item.path.parents]
     for place, item in zip(
         places, sorted((items[n] for n in places), key=_engine_and_world), strict=True
     ):
         items[place] = item
+
+
+def _tested(config: pytest.Config) -> frozenset[str]:
+    """The engines of `--engine`; else the core's, and those whose cases an argument names."""
+    named = config.getoption("--engine", default=None)
+    if named:
+        return frozenset(named)
+    words = {word for argument in config.args for word in re.split(r"[-\[\]]", argument)}
+    return frozenset({CORE, *BUILT_IN.keys() & words})
+
+
+def _concerns(item: pytest.Item, tested: frozenset[str]) -> bool:
+    """Whether a test is of engines that are tested, and of no other but the core's."""
+    callspec = getattr(item, "callspec", None)
+    values = callspec.params.values() if callspec else ()
+    names = [value[0] if isinstance(value, tuple) else value for value in values]
+    engines = {name for name in names if isinstance(name, str)} & {*BUILT_IN, *tested}
+    return not engines or bool(engines & tested and engines <= {CORE, *tested})
 
 
 def _engine_and_world(item: pytest.Item) -> tuple[str, int]:

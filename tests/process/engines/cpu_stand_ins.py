@@ -54,7 +54,7 @@ def megatron_on_cpu() -> Iterator[None]:
         undo.enter_context(_CudaMeansCpu())
         from megatron.core.tensor_parallel import random  # noqa: PLC0415 - patched torch is there
 
-        from rollcall_runtime.train.engines.megatron.engine import MegatronEngine  # noqa: PLC0415
+        from rollcall_plugins.trainers.megatron.engine import MegatronEngine  # noqa: PLC0415
 
         replace(
             random,

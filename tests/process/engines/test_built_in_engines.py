@@ -9,14 +9,12 @@ from rollcall_protocol.settings_reader import camel_case
 from rollcall_protocol.train_settings import BUILT_IN, EngineSettings
 from tests.process.engines import meshes
 from tests.process.engines.built_in_limits import LACKS, REFUSES
-from tests.process.engines.conftest import QUICK_ENGINES
+from tests.process.engines.conftest import CORE
 from tests.process.engines.engine_on_ranks import CONFIG, Model, Place, refusal
 
 ALL_SETTINGS = {item.name for item in fields(EngineSettings)}
 HEADS = {"language-model", "value", "sequence-classification"}
-ENGINES = [
-    pytest.param(name, marks=[] if name in QUICK_ENGINES else pytest.mark.slow) for name in LACKS
-]
+ENGINES = [pytest.param(name, marks=[] if name == CORE else pytest.mark.slow) for name in LACKS]
 
 
 def test_every_built_in_engine_is_in_the_tables() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rollcall_runtime.front.recording import TRAJECTORY_HEADER
+from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
 
 FOLDER = Path(__file__).parents[3] / "examples" / "verifiers"
 KEY = "a-long-key-of-the-first-agent"

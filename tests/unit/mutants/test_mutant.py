@@ -41,18 +41,18 @@ def tree(folder: Path, *, sums: str = SUMS) -> Path:
 
 
 def test_a_row_is_read(tmp_path: Path) -> None:
-    mutant = read(tmp_path, HEADER + "quick = true\ntimeout = 2.5" + EDIT)
+    mutant = read(tmp_path, HEADER + "alone = true\ntimeout = 2.5" + EDIT)
     assert mutant.name == "sums/tripled"
     assert mutant.promise == "Sums are right."
     assert mutant.fails == ("tests/test_sums.py::test_sums[case]",)
-    assert (mutant.quick, mutant.timeout) == (True, 2.5)
+    assert (mutant.alone, mutant.timeout) == (True, 2.5)
     [edit] = mutant.edits
     assert (edit.before, edit.after) == ("    return 2 * x\n", "    return 3 * x\n")
 
 
-def test_a_mutant_is_not_quick_and_may_not_hang_unless_it_says_so(tmp_path: Path) -> None:
+def test_a_mutant_runs_beside_others_and_may_not_hang_unless_it_says_so(tmp_path: Path) -> None:
     mutant = read(tmp_path, ROW)
-    assert (mutant.quick, mutant.timeout, mutant.alone) == (False, None, False)
+    assert (mutant.alone, mutant.timeout) == (False, None)
 
 
 def test_edits_are_made_one_after_the_other(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_edits_are_made_one_after_the_other(tmp_path: Path) -> None:
         (ROW.replace("promise", "promises"), "promise: Field required"),
         (HEADER.partition("fails")[0] + EDIT, "fails: Field required"),
         (HEADER.partition("fails")[0] + "fails = []" + EDIT, "fails: .* at least 1"),
-        (ROW + "quick = 'yes'", "quick: .* valid boolean"),
+        (ROW + "alone = 'yes'", "alone: .* valid boolean"),
         (ROW + "timeout = 'soon'", "timeout: .* valid number"),
         (ROW + "timeout = 0", "timeout: .* greater than 0"),
         (HEADER, "edits.0.file: Field required"),

@@ -26,6 +26,11 @@ def test_only_algorithms_with_a_critic_need_one_and_none_needs_a_reference() -> 
     assert preset("grpo", kl_coefficient=0.1).needs_reference
 
 
+def test_samples_of_a_prompt_are_compared_unless_a_critic_or_nothing_is_the_baseline() -> None:
+    alone = [name for name in PRESETS if not preset(name).compares_in_groups]
+    assert alone == ["reinforce++", "ppo"]
+
+
 def test_settings_travel_as_json() -> None:
     sent = preset("dapo", overlong_limit=8, overlong_buffer=2)
     assert decode(AlgorithmSettings, json.loads(json.dumps(encode(sent)))) == sent

@@ -20,6 +20,7 @@ from rollcall_runtime import cli
 from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.memory_errors import TRAINER_MEMORY
+from rollcall_runtime.worker.program import guarded
 from tests.unit.rollcall_runtime.containers import use_container
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
@@ -210,7 +211,7 @@ def test_a_superseded_trainer_exits_with_a_code_of_its_own() -> None:
     def superseded() -> int:
         raise FencedError("another coordinator has taken over this job")
 
-    assert cli._guarded(superseded, TRAINER_MEMORY) == ExitCode.FENCED
+    assert guarded(superseded, TRAINER_MEMORY) == ExitCode.FENCED
 
 
 STUCK = """
@@ -225,7 +226,7 @@ def run(settings, fields):
 
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
-cli._configure_job_logs = lambda *_: {}
+cli.configure_job_logs = lambda *_: {}
 job = SimpleNamespace(trainer_processes=1, supervised=None)
 settings = SimpleNamespace(job=job, pod=None, starts_ranks=False)
 environment.read_trainer = lambda _: settings

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollcall_protocol.prompts.reward_error_check import reward_errors_problem
 from rollcall_protocol.wire.generation import NewTokens
 from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
@@ -19,10 +18,11 @@ from rollcall_protocol.wire.partial_responses import (
     PartialResponses,
     Response,
 )
-from rollcall_protocol.wire.reward_errors import MAX_REWARD
+from rollcall_protocol.wire.reward_errors import MAX_REWARD, MAX_TEXT, RewardError
 
 MAX_LOGPROB = 0.01  # of a probability of 1, with the rounding of an inference engine
 MAX_POSITIONS = 2**18  # of prompt and response, if the model has no bound of its own
+_LONGEST_FILE = 10**7  # lines
 
 
 class SampleFault(StrEnum):
@@ -192,3 +192,28 @@ def _limit(newest: Version | None) -> int:
 
 def _version(number: int, newest: Version | None) -> str:
     return f"version {number}, and the newest is {newest.number if newest else 'unknown'}"
+
+
+def reward_errors_problem(completion: Completion) -> str | None:
+    """The first thing that is wrong with the reward errors of a completion; None if nothing is.
+
+    At most one error for each sample, in the order of the samples, with texts of bounded length.
+    """
+    previous = -1
+    for error in completion.reward_errors:
+        if not previous < error.sample < len(completion.samples):
+            return f"a reward error is about sample {error.sample} after one about {previous}"
+        if not all(_is_bounded(text) for text in (error.value, error.file)):
+            return f"the reward error of sample {error.sample} has a text that cannot be shown"
+        if not _is_line(error):
+            return f"the reward error of sample {error.sample} names a line that cannot be"
+        previous = error.sample
+    return None
+
+
+def _is_bounded(text: str) -> bool:
+    return len(text) <= MAX_TEXT and text.isprintable()
+
+
+def _is_line(error: RewardError) -> bool:
+    return 0 <= error.line <= _LONGEST_FILE

@@ -22,7 +22,7 @@ from rollcall_runtime.train.command_options import (
     data_config,
     engine_ref,
 )
-from rollcall_runtime.train.supervised_command import add_sft_arguments, run_sft
+from rollcall_runtime.train.trainer_plugin import trainer_plugins
 from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.memory_errors import TRAINER_MEMORY
@@ -39,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(given)
     with own_output() as output:
         try:
-            if options.command == "sft":
-                return run_sft(options, given, output)
+            if options.plugin is not None:
+                return int(options.plugin.run_command(options, given, output))
             output.write(options.run(options) + "\n")
         except SpecError as error:
             return _give_up(error, ExitCode.BAD_CONFIG)
@@ -111,6 +111,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Lists training engines, shows data, exports checkpoints, trains on answers.",
     )
     parser.add_argument("--version", action="version", version=f"rollcall {__version__}")
+    parser.set_defaults(plugin=None)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
 
     engines = commands.add_parser(
@@ -141,7 +142,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     export.set_defaults(run=_export)
 
-    add_sft_arguments(
-        commands.add_parser("sft", help="train on the answers in the data (supervised fine-tuning)")
-    )
+    for known in trainer_plugins.survey():
+        if known.found is not None:
+            plugin = known.found()
+            own = commands.add_parser(plugin.command, help=plugin.summary)
+            plugin.add_arguments(own)
+            own.set_defaults(plugin=plugin)
     return parser

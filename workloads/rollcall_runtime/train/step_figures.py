@@ -8,10 +8,8 @@ from dataclasses import asdict, dataclass
 from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.train.algorithms.pass_at_k import pass_at_k
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
-from rollcall_runtime.train.supervised_training import SupervisedStep
 
 # Of the first update alone: it is the only one whose policy is the one that was published.
 _MISMATCH = frozenset({"mismatch_kl", "mismatch_ratio"})
@@ -82,20 +80,6 @@ def evaluation_figures(
     return figures
 
 
-def supervised_figures(step: SupervisedStep) -> dict[str, float]:
-    """What a step of supervised training measured; what is not finite is left out."""
-    figures = {
-        "train/loss": step.loss,
-        "train/grad_norm": step.gradient_norm,
-        "train/lr": step.learning_rate,
-        "train/tokens": float(step.tokens),
-        "timing_s/step": step.seconds,
-    }
-    if step.evaluation_loss is not None:
-        figures["val/loss"] = step.evaluation_loss
-    return {name: value for name, value in figures.items() if math.isfinite(value)}
-
-
 def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
     if not values:
         return {}
@@ -132,3 +116,16 @@ def _mean(values: Iterable[float]) -> float:
 def as_text(figures: Mapping[str, float]) -> str:
     """The figures on one line of a log."""
     return ", ".join(f"{name} {value:.4g}" for name, value in figures.items())
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The unbiased estimate of pass@k from `samples` of one prompt of which `passed` are right.
+
+    It is 1 - C(samples - passed, k) / C(samples, k): the share of all choices of k samples that
+    hold a right one. Source: Chen et al. 2021, "Evaluating large language models trained on code",
+    equation 1.
+    ValueError unless 1 <= k <= samples and 0 <= passed <= samples.
+    """
+    if not (1 <= k <= samples and 0 <= passed <= samples):
+        raise ValueError(f"pass@{k} needs at least {k} samples, and no more right than there are")
+    return 1 - math.comb(samples - passed, k) / math.comb(samples, k)

@@ -268,10 +268,5 @@ train_engines: Registry[TrainEngine] = Registry(
     group="rollcall.train_engines",
     field=f"{FIELD}.name",
     base=TrainEngine,  # type: ignore[type-abstract]
-    builtins={
-        "fsdp": "rollcall_runtime.train.engines.fsdp:FsdpEngine",
-        "fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine",
-        "megatron": "rollcall_runtime.train.engines.megatron.engine:MegatronEngine",
-        "torchtitan": "rollcall_runtime.train.engines.torchtitan.engine:TorchtitanEngine",
-    },
+    builtins={"fsdp2": "rollcall_runtime.train.engines.fsdp2:Fsdp2Engine"},
 )

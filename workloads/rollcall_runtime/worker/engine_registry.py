@@ -1,4 +1,4 @@
-"""Finds engines by name: built-in ones and those that other distributions add by entry points.
+"""Finds engines by name: the core's, and plug-ins, which distributions add by entry points.
 
 An engine is imported when it is first used, so that a missing dependency disables only the engine
 that needs it; its import error is shown.
@@ -13,6 +13,8 @@ from typing import Any, Generic, TypeVar
 from rollcall_runtime.worker.errors import SpecError
 
 T = TypeVar("T")
+
+_OWN = "rollcall"  # the distribution that has the core's engines, and the plug-ins of this tree
 
 # What importing third-party code raises in practice: missing modules and attributes, shared
 # libraries that do not load (OSError), packages that refuse a machine without their driver.
@@ -31,8 +33,8 @@ _LOAD_ERRORS = (
 class Availability:
     """Whether an engine can be used here: `reason` is None, or says why it cannot.
 
-    `origin` is "built in", or the distribution that registered the engine; `found` is its class,
-    None if that cannot be imported.
+    `origin` is "built in", or the other distribution that registered the engine; `found` is its
+    class, None if that cannot be imported.
     """
 
     name: str
@@ -44,10 +46,11 @@ class Availability:
 class Registry(Generic[T]):
     """Names to classes derived from `base`.
 
-    `kind` names such an engine in messages, `group` is the entry point group for third parties,
-    `field` the path in the RLJob that names one. `builtins` maps names to "module:Class"; a third
-    party cannot replace a built-in engine. `problem` returns why an imported engine cannot work on
-    this machine, else None; such an engine is listed as not available, and `get` still returns it.
+    `kind` names such an engine in messages, `group` is the entry point group of plug-ins, `field`
+    the path in the RLJob that names one. `builtins` maps the core's names to "module:Class"; a
+    third party replaces neither these nor this project's plug-ins. `problem` returns why an
+    imported engine cannot work on this machine, else None; such an engine is listed as not
+    available, and `get` still returns it.
     """
 
     def __init__(
@@ -87,7 +90,8 @@ class Registry(Generic[T]):
         return tuple(self._examine(name, entry) for name, entry in sorted(self._entries().items()))
 
     def _entries(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self._group)} | self._builtins
+        registered = sorted(entry_points(group=self._group), key=_is_own)  # of a name the last
+        return {entry.name: entry for entry in registered} | self._builtins
 
     def _load(self, entry: EntryPoint) -> type[T]:
         found = entry.load()
@@ -96,7 +100,7 @@ class Registry(Generic[T]):
         return found
 
     def _examine(self, name: str, entry: EntryPoint) -> Availability:
-        origin = entry.dist.name if entry.dist is not None else "built in"
+        origin = "built in" if entry.dist is None or _is_own(entry) else entry.dist.name
         try:
             found = self._load(entry)
         except _LOAD_ERRORS as error:
@@ -114,6 +118,10 @@ class Registry(Generic[T]):
         broken = [f"{engine.name} ({engine.reason})" for engine in engines if engine.reason]
         text = f"available: {', '.join(usable) or 'none'}"
         return f"{text}; not available: {', '.join(broken)}" if broken else text
+
+
+def _is_own(entry: EntryPoint) -> bool:
+    return entry.dist is not None and entry.dist.name == _OWN
 
 
 def _describe(error: BaseException) -> str:

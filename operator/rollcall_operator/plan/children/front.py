@@ -6,6 +6,12 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.child_objects import (
+    child_metadata,
+    common_labels,
+    headless_service,
+    pod_selector,
+)
 from rollcall_operator.plan.children.pod_template import (
     API_KEYS_PATH,
     API_KEYS_VOLUME,
@@ -16,8 +22,6 @@ from rollcall_operator.plan.children.pod_template import (
     token_volume,
     worker_template,
 )
-from rollcall_operator.plan.children.trainer import common_labels, owner
-from rollcall_operator.plan.children.worker_sets import headless_service
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -28,9 +32,8 @@ GRACE_SECONDS = 40
 
 def service(job: Manifest) -> Manifest:
     """Headless Service, whose name leads to the pods that know a rollout."""
-    return headless_service(
-        _metadata(job), selector=_selector(job), ports=_PORTS, also_not_ready=False
-    )
+    selector = pod_selector(job, labels.FRONT)
+    return headless_service(_metadata(job), selector=selector, ports=_PORTS, also_not_ready=False)
 
 
 def stateful_set(job: Manifest, spec: RLJobSpec, front: FrontSpec, *, replicas: int) -> Manifest:
@@ -45,24 +48,14 @@ def stateful_set(job: Manifest, spec: RLJobSpec, front: FrontSpec, *, replicas: 
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "RollingUpdate"},
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": _selector(job)},
+            "selector": {"matchLabels": pod_selector(job, labels.FRONT)},
             "template": worker_template(front.template, _extras(job, spec, front)),
         },
     }
 
 
 def _metadata(job: Manifest) -> Manifest:
-    name = job["metadata"]["name"]
-    return {
-        "name": labels.front_name(name),
-        "namespace": job["metadata"]["namespace"],
-        "labels": common_labels(name, labels.FRONT),
-        "ownerReferences": owner(job),
-    }
-
-
-def _selector(job: Manifest) -> dict[str, str]:
-    return {labels.JOB: job["metadata"]["name"], labels.ROLE: labels.FRONT}
+    return child_metadata(job, labels.front_name(job["metadata"]["name"]), labels.FRONT)
 
 
 def _extras(job: Manifest, spec: RLJobSpec, front: FrontSpec) -> WorkerAdditions:

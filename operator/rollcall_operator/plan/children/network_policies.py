@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from rollcall_operator.api import labels
 from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.rljob import RLJobSpec
-from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.children.child_objects import child_metadata
 from rollcall_operator.plan.model import NETWORK_POLICY, Manifest, PolicyPeers
 from rollcall_protocol import pod_contract
 
@@ -114,16 +114,10 @@ def _completed(rule: Manifest) -> Manifest:
 
 
 def _manifest(job: Manifest, name: str, role: str, spec: Manifest) -> Manifest:
-    metadata = job["metadata"]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": NETWORK_POLICY,
-        "metadata": {
-            "name": f"{metadata['name']}-{name}",
-            "namespace": metadata["namespace"],
-            "labels": common_labels(metadata["name"], role),
-            "ownerReferences": owner(job),
-        },
+        "metadata": child_metadata(job, f"{job['metadata']['name']}-{name}", role),
         "spec": spec,
     }
 

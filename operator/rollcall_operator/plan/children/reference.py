@@ -3,14 +3,19 @@
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.child_objects import (
+    child_metadata,
+    common_labels,
+    headless_service,
+    pod_selector,
+    worker_deployment,
+)
 from rollcall_operator.plan.children.pod_template import (
     WorkerAdditions,
     certificate_volume,
     common_volumes,
     worker_template,
 )
-from rollcall_operator.plan.children.trainer import common_labels, owner
-from rollcall_operator.plan.children.worker_sets import headless_service, worker_deployment
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -24,33 +29,22 @@ GRACE_SECONDS = 40
 
 def service(job: Manifest) -> Manifest:
     """Headless Service, whose name leads to the pods that can answer."""
-    return headless_service(
-        _metadata(job), selector=_selector(job), ports=_PORTS, also_not_ready=False
-    )
+    selector = pod_selector(job, labels.REFERENCE)
+    return headless_service(_metadata(job), selector=selector, ports=_PORTS, also_not_ready=False)
 
 
 def deployment(job: Manifest, spec: RLJobSpec, template: Manifest, *, replicas: int) -> Manifest:
     """The Deployment of the pods; `template` is spec.reference's."""
     return worker_deployment(
         _metadata(job),
-        selector=_selector(job),
+        selector=pod_selector(job, labels.REFERENCE),
         replicas=replicas,
         template=worker_template(template, _extras(job, spec, template)),
     )
 
 
 def _metadata(job: Manifest) -> Manifest:
-    name = job["metadata"]["name"]
-    return {
-        "name": labels.reference_name(name),
-        "namespace": job["metadata"]["namespace"],
-        "labels": common_labels(name, labels.REFERENCE),
-        "ownerReferences": owner(job),
-    }
-
-
-def _selector(job: Manifest) -> dict[str, str]:
-    return {labels.JOB: job["metadata"]["name"], labels.ROLE: labels.REFERENCE}
+    return child_metadata(job, labels.reference_name(job["metadata"]["name"]), labels.REFERENCE)
 
 
 def _extras(job: Manifest, spec: RLJobSpec, template: Manifest) -> WorkerAdditions:

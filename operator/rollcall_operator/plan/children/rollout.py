@@ -7,6 +7,12 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec, RolloutSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.child_objects import (
+    child_metadata,
+    common_labels,
+    owner,
+    worker_deployment,
+)
 from rollcall_operator.plan.children.pod_template import (
     STARTUP_SECONDS,
     WorkerAdditions,
@@ -14,8 +20,6 @@ from rollcall_operator.plan.children.pod_template import (
     token_volume,
     worker_template,
 )
-from rollcall_operator.plan.children.trainer import common_labels, owner
-from rollcall_operator.plan.children.worker_sets import worker_deployment
 from rollcall_operator.plan.model import Manifest
 from rollcall_operator.plan.rollout_settings import is_server, server_settings
 from rollcall_protocol import pod_contract
@@ -40,13 +44,8 @@ def pool(job: Manifest, rollout: RolloutSpec, live: Manifest | None) -> Manifest
     back a number that has just been changed.
     """
     name = job["metadata"]["name"]
-    metadata: Manifest = {
-        "name": labels.pool_name(name, rollout.name),
-        "namespace": job["metadata"]["namespace"],
-        "labels": common_labels(name, labels.ROLLOUT),
-        "annotations": {labels.JOB_REPLICAS: str(rollout.replicas)},
-        "ownerReferences": owner(job),
-    }
+    metadata = child_metadata(job, labels.pool_name(name, rollout.name), labels.ROLLOUT)
+    metadata["annotations"] = {labels.JOB_REPLICAS: str(rollout.replicas)}
     replicas = rollout.replicas
     if live is not None:
         recorded = (live["metadata"].get("annotations") or {}).get(labels.JOB_REPLICAS)

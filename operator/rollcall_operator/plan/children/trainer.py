@@ -3,6 +3,12 @@
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import worker_config
+from rollcall_operator.plan.children.child_objects import (
+    child_metadata,
+    common_labels,
+    headless_service,
+    pod_selector,
+)
 from rollcall_operator.plan.children.pod_template import (
     CHECKPOINT_VOLUME,
     WorkerAdditions,
@@ -11,7 +17,6 @@ from rollcall_operator.plan.children.pod_template import (
     token_volume,
     worker_template,
 )
-from rollcall_operator.plan.children.worker_sets import headless_service
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -23,34 +28,9 @@ _PORTS = (
 )
 
 
-def owner(manifest: Manifest) -> list[Manifest]:
-    """The ownerReferences of an object that is to be deleted together with `manifest`."""
-    return [
-        {
-            "apiVersion": labels.API_VERSION,
-            "kind": manifest["kind"],
-            "name": manifest["metadata"]["name"],
-            "uid": manifest["metadata"]["uid"],
-            "controller": True,
-            "blockOwnerDeletion": True,
-        }
-    ]
-
-
-def common_labels(job: str, role: str) -> dict[str, str]:
-    """Labels of children and pods of a job."""
-    return {
-        labels.NAME: "rollcall",
-        labels.COMPONENT: role,
-        labels.MANAGED_BY: labels.FIELD_MANAGER,
-        labels.JOB: job,
-        labels.ROLE: role,
-    }
-
-
 def service(job: Manifest) -> Manifest:
     """Headless Service: DNS names for trainer pods, also before they are ready."""
-    selector = {labels.JOB: job["metadata"]["name"], labels.ROLE: labels.TRAINER}
+    selector = pod_selector(job, labels.TRAINER)
     return headless_service(_metadata(job), selector=selector, ports=_PORTS, also_not_ready=True)
 
 
@@ -78,20 +58,14 @@ def stateful_set(
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "revisionHistoryLimit": 2,
-            "selector": {"matchLabels": {labels.JOB: name, labels.ROLE: labels.TRAINER}},
+            "selector": {"matchLabels": pod_selector(job, labels.TRAINER)},
             "template": template,
         },
     }
 
 
 def _metadata(job: Manifest) -> Manifest:
-    name = job["metadata"]["name"]
-    return {
-        "name": labels.trainer_name(name),
-        "namespace": job["metadata"]["namespace"],
-        "labels": common_labels(name, labels.TRAINER),
-        "ownerReferences": owner(job),
-    }
+    return child_metadata(job, labels.trainer_name(job["metadata"]["name"]), labels.TRAINER)
 
 
 def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> WorkerAdditions:

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from rollcall_operator.api import labels
-from rollcall_operator.plan.children.trainer import common_labels, owner
+from rollcall_operator.plan.children.child_objects import child_metadata
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol.pod_contract import TRUST_FILE
 from rollcall_protocol.wire.json_codec import encode
@@ -16,15 +16,10 @@ def config_map(job: Manifest, trust: TrustBundle, authorities: str) -> Manifest:
 
     The same values always give the same text.
     """
-    metadata, bundle = job["metadata"], replace(trust, authorities=authorities)
+    name, bundle = job["metadata"]["name"], replace(trust, authorities=authorities)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": {
-            "name": labels.trust_name(metadata["name"]),
-            "namespace": metadata["namespace"],
-            "labels": common_labels(metadata["name"], labels.TRAINER),
-            "ownerReferences": owner(job),
-        },
+        "metadata": child_metadata(job, labels.trust_name(name), labels.TRAINER),
         "data": {TRUST_FILE: json.dumps(encode(bundle), sort_keys=True)},
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hack.cluster import go_build
+from hack.cluster import go_build, go_recipes
 from hack.cluster.errors import ClusterError
 
 GO_MOD = """\
@@ -67,3 +67,14 @@ def test_every_program_has_one_recipe() -> None:
 def test_an_unknown_program_is_named_with_those_known() -> None:
     with pytest.raises(ClusterError, match=r"no program 'kubeclt'.*kubectl"):
         go_build.program("kubeclt")
+
+
+def test_another_release_of_kubernetes_may_be_asked_for() -> None:
+    assert go_recipes.kubernetes_version("v1.37.2") == "v1.37.2"
+    assert go_recipes.kubernetes_version("") == go_recipes.PINNED_KUBERNETES
+
+
+@pytest.mark.parametrize("asked", ["1.37.2", "v1.37", "latest", "v1.37.2 "])
+def test_what_is_no_release_of_kubernetes_is_refused(asked: str) -> None:
+    with pytest.raises(ClusterError, match=r"ROLLCALL_KUBERNETES: .* is no release; give one such"):
+        go_recipes.kubernetes_version(asked)

@@ -10,8 +10,8 @@ from hack.test_parts import changes
 from hack.test_parts.parts import NAMES, PARTS
 
 SUITES = (
-    *("tests/unit", "tests/process", "tests/process/engines", "tests/apiserver"),
-    "tests/cluster/jobs",
+    *("tests/unit", "tests/process", "tests/process/engines", "tests/plugins"),
+    *("tests/apiserver", "tests/cluster/jobs"),
 )
 
 
@@ -25,14 +25,15 @@ def runs(path: str, *marks: str) -> list[str]:
     commands = [(part.name, command) for part in PARTS for command in part.commands]
     for part, command in commands:
         program, *words = shlex.split(command)
-        ignored = words[words.index("--ignore") + 1] if "--ignore" in words else None
-        named = [word for word in words if word.startswith("tests/") and word != ignored]
+        ignored = {words[n + 1] for n, word in enumerate(words) if word == "--ignore"}
+        named = [word for word in words if word.startswith("tests/") and word not in ignored]
         expression = words[words.index("-m") + 1] if "-m" in words else "not never"
         inside = any(path == name or path.startswith(f"{name}/") for name in named)
         if (
             program == "pytest"
             and inside
-            and path != ignored
+            and path not in ignored
+            and "--engine" not in words  # engines that the suite does not have otherwise
             and Expression.compile(expression).evaluate(has)
         ):
             found.append(part)

@@ -93,7 +93,15 @@ def test_the_same_prompt_is_given_whole() -> None:
     assert [sample.reward for sample in samples] == [1.0, 0.0]
 
 
-@pytest.mark.parametrize("prompts", [((1,), (1, 2)), ((1, 2), (1,)), ((1, 2, 3), (1, 2, 4), (1,))])
+@pytest.mark.parametrize(
+    "prompts",
+    [
+        ((1,), (1, 2)),
+        ((1, 2), (1,)),
+        ((1, 2, 3), (1, 2, 4), (1,)),
+        ((1, 2, 3), (1, 2, 4), (1, 5, 6)),
+    ],
+)
 def test_a_shorter_prompt_is_what_they_have_in_common(prompts: tuple[tuple[int, ...], ...]) -> None:
     tokens, _ = as_samples([trajectory(str(at), prompt=p) for at, p in enumerate(prompts)])
     assert tokens == (1,)
@@ -109,6 +117,23 @@ def test_one_is_known_once_it_was_added_and_after_a_restart_if_its_group_was_who
     after = TrajectoryGroups(size=2, seconds=60.0, known=one.counted)
     assert after.knows("a")
     assert not after.knows("c"), "its group was lost, so it may count again"
+
+
+def test_the_newest_in_whole_groups_are_known_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollcall_protocol.prompts.trajectory_groups.MOST_KNOWN", 2)
+    one = groups(size=1)
+    for name in ("a", "b", "c"):
+        one.add(trajectory(name), 0.0)
+    assert one.counted == ("b", "c")
+
+
+def test_the_time_of_a_group_counts_from_its_first_trajectory() -> None:
+    one = groups(size=3)
+    one.add(trajectory("a"), 0.0)
+    one.add(trajectory("b"), 50.0)
+    assert one.expire(60.0, oldest=0) == 2
 
 
 def test_a_group_that_stays_incomplete_expires() -> None:

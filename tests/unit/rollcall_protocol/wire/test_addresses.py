@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
-from rollcall_protocol.membership.sender_seats import SenderSeats
+from rollcall_protocol.membership.session_formation import SenderSeats
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberState

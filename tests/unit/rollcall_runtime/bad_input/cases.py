@@ -9,13 +9,13 @@ from typing import Any, NoReturn
 import pytest
 import torch
 
+from rollcall_plugins.trainers.supervised.run import SupervisedJob, SupervisedRank
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.job_config import CheckpointConfig, EngineRef, EvaluationConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.process_group import TrainerRendezvous
-from rollcall_runtime.train.supervised_run import SupervisedJob, SupervisedRank
 from tests.process.engines.tiny_models import LETTERS, POSITIONS, write_tiny_model
 from tests.unit.rollcall_runtime.bad_input.case import Case, Changes, edit
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
@@ -279,7 +279,7 @@ CASES: tuple[Case, ...] = (
         "a training engine whose package is missing",
         ("spec.trainer.engine.name", "'torchtitan'", "an image that has what it needs"),
         lambda _: {"trainer_engine": EngineRef("torchtitan")},
-        breaks=without("torchtitan", "rollcall_runtime.train.engines.torchtitan"),
+        breaks=without("torchtitan", "rollcall_plugins.trainers.torchtitan"),
     ),
     Case(
         "a weight-sync engine whose package is missing",

@@ -163,8 +163,8 @@ async def test_what_a_restart_abandoned_is_dropped(tmp_path: Path) -> None:
 
 async def test_more_than_can_be_trained_on_is_put_off(tmp_path: Path) -> None:
     async with serving(tmp_path) as group:
-        found = [(await post(group, finished(group, f"t-{n}")))[1] for n in range(7)]
-    assert found == ["counted"] * 6 + ["full"]
+        found = [await post(group, finished(group, f"t-{n}")) for n in range(7)]
+    assert found == [(200, "counted")] * 6 + [(503, "full")]
 
 
 async def test_a_job_with_prompts_wants_none(tmp_path: Path) -> None:

@@ -111,6 +111,15 @@ async def test_training_ends_when_the_share_is_exceeded(tmp_path: Path) -> None:
         )
 
 
+async def test_samples_behind_the_first_error_of_a_prompt_were_not_scored(tmp_path: Path) -> None:
+    async with rollout(tmp_path, RewardErrorConfig(max_share=0.2)) as (group, worker):
+        training = asyncio.create_task(group.coordinator.next_batch(0))
+        for _ in range(20):
+            await answer(group, worker, HUNG)  # of the first of two samples
+        with pytest.raises(SpecError, match="20 of the last 20 samples have no usable reward"):
+            await asyncio.wait_for(training, 5)
+
+
 # --- what is shown ------------------------------------------------------------------------------
 
 

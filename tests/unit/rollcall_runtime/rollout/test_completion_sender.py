@@ -104,6 +104,17 @@ async def test_what_can_never_count_is_not_repeated(
     assert coordinator.outcomes(outcome) == 1
 
 
+async def test_what_the_coordinator_never_takes_is_given_up(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion_sender, "GIVE_UP_SECONDS", 0.2)
+    coordinator = Coordinator(*[503] * 1000)
+    async with coordinator.listening(unused_tcp_port) as sender:
+        sender.offer(completion(1))
+        assert await sender.flush(5)
+    assert coordinator.outcomes("given_up") == 1
+
+
 async def test_after_a_refused_token_the_one_that_is_there_by_then_is_shown(
     unused_tcp_port: int,
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
-from rollcall_runtime.rollout.conversation import ATTEMPTS, Conversation
+from rollcall_runtime.rollout.conversation import Conversation
 from rollcall_runtime.rollout.inference_engine import GenerationRequest
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentFailedError
 from tests.unit.rollcall_runtime.rollout.echo_environment import Echo, conversations
@@ -126,13 +126,14 @@ async def test_an_environment_that_is_lost_is_made_again_with_the_turns_so_far(
 
 
 async def test_a_sample_whose_environment_is_lost_again_and_again_fails() -> None:
-    talk = conversation(Echo(lost=range(1, 100)))
+    echo = Echo(lost=range(1, 100))
+    talk = conversation(echo)
     response = sampled(await talk.begin(Response()), 5)
     with pytest.raises(EnvironmentFailedError) as failed:
         await talk.answer(response)
     assert failed.value.kind is RewardErrorKind.PROCESS_DIED
     assert failed.value.value == "the process ended"
-    assert ATTEMPTS == 3
+    assert [call[0] for call in echo.calls].count("reset") == 1 + 2, "it was made again twice"
 
 
 @pytest.mark.parametrize("other", [Echo(first=[8]), Echo()])

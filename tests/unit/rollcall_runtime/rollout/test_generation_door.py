@@ -15,7 +15,7 @@ from rollcall_protocol.wire.json_codec import decode, parse, to_json
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout import generation_door
 from rollcall_runtime.sync.weights.tickets import sign_ticket
-from tests.unit.rollcall_runtime.front.counting_rollouts import (
+from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     KEY,
     CountingRollout,
     counting_rollout,

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +23,8 @@ class Service:
         self.answers: list[tuple[int, str]] = [(200, '{"reward": 0.25}')]
         self.samples: list[dict[str, Any]] = []
         self.tokens: list[str | None] = []
+        self.paths: list[str] = []
+        self.seconds = 0.0  # until it answers
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -29,6 +32,8 @@ class Service:
                 length = int(self.headers["Content-Length"])
                 service.samples.append(json.loads(self.rfile.read(length)))
                 service.tokens.append(self.headers["Authorization"])
+                service.paths.append(self.path)
+                time.sleep(service.seconds)
                 status, body = service.answers[0]
                 if len(service.answers) > 1:
                     service.answers.pop(0)
@@ -81,6 +86,7 @@ def test_the_service_gets_text_tokens_and_row(service: Service, directory: Path)
     assert sample["prompt"]
     assert sample["response"]
     assert service.tokens == [None]
+    assert service.paths == ["/score?task=a"]
 
 
 def test_a_token_comes_from_the_environment(
@@ -91,7 +97,9 @@ def test_a_token_comes_from_the_environment(
     assert service.tokens == ["Bearer s3cret"]
 
 
-@pytest.mark.parametrize("first", [(503, "busy"), (429, "slow down"), (0, "")])
+@pytest.mark.parametrize(
+    "first", [*((status, "busy") for status in (408, 429, 500, 502, 503, 504)), (0, "")]
+)
 def test_what_may_pass_is_tried_again(
     service: Service, directory: Path, first: tuple[int, str]
 ) -> None:
@@ -107,10 +115,17 @@ def test_a_service_that_stays_away_costs_the_sample(service: Service, directory:
     assert len(service.samples) == 2
 
 
+def test_an_attempt_ends_after_its_seconds(service: Service, directory: Path) -> None:
+    service.seconds = 1.0
+    with pytest.raises(UnusableRewardError, match="timed out"):
+        score(service, directory, attempts=1, seconds=0.1)
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
         ((400, "which task?"), "status 400: which task?"),
+        ((501, "no"), "status 501: no"),
         ((200, "0.5"), 'the answer has no number "reward"'),
         ((200, '{"reward": true}'), 'the answer has no number "reward"'),
         ((200, "oops"), "the answer is no JSON"),

@@ -41,6 +41,8 @@ def tokens(text: str) -> tuple[int, ...]:
     [
         ({}, "four", 1.0),
         ({}, "four <end>", 1.0),
+        ({"column": "spaced"}, "four", 1.0),
+        ({"column": "spaced", "strip": False}, "four", 0.0),
         ({}, "Four", 0.0),
         ({"lowerCase": True}, "Four", 1.0),
         ({}, "the answer is four", 0.0),
@@ -56,7 +58,8 @@ def test_exact_match_compares_with_a_column_of_the_row(
     directory: Path, config: dict[str, Any], response: str, reward: float
 ) -> None:
     score = load_reward("exact-match", config, directory=directory)
-    assert score((1,), tokens(response), {"answer": "four", "other": "five"}) == reward
+    row = {"answer": "four", "other": "five", "spaced": " four "}
+    assert score((1,), tokens(response), row) == reward
 
 
 def test_exact_match_says_which_column_is_lacking(directory: Path) -> None:

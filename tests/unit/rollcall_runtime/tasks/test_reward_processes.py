@@ -5,12 +5,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollcall_protocol.job_config import RewardErrorConfig, RewardPart, RewardScoringConfig
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
+from rollcall_runtime.tasks.user_process import UserProcess
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -23,6 +25,9 @@ def slow(prompt, response):
 
 def infinite(prompt, response):
     return 1e300 * 1e300 if len(response) == 2 else 1.0
+
+def gained(prompt, response, environment_reward):
+    return environment_reward
 
 def two_is_bad(prompt, response):
     if len(response) == 2:
@@ -86,7 +91,31 @@ async def test_nothing_after_the_first_error_is_given_if_its_group_is_lost() -> 
 async def test_no_process_begins_before_a_sample_waits_for_it() -> None:
     async with processes("two_is_bad", 8) as scorer:
         found = [await scorer.score((), [(5,)], {}) for _ in range(4)]
+        running = [process.pid for process in scorer._all if process.pid is not None]
     assert len({score for (score,) in found}) == 1
+    assert len(running) == 1
+
+
+async def test_each_sample_has_what_its_own_environment_gave() -> None:
+    async with processes("gained", 2) as scorer:
+        assert await scorer.score((), [(5,)] * 3, {}, (0.5, 1.0, 1.5)) == [0.5, 1.0, 1.5]
+
+
+async def test_all_processes_together_may_have_the_memory_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given: list[int | None] = []
+
+    async def start(_code: Any, *, free: int | None) -> Any:
+        given.append(free)
+        raise SpecError("spec.reward.function", "not today")
+
+    monkeypatch.setattr("rollcall_runtime.tasks.reward_processes.free_memory", lambda: 1 << 30)
+    monkeypatch.setattr(UserProcess, "start", start)
+    with pytest.raises(SpecError, match="not today"):
+        async with processes("slow", 4):
+            pass
+    assert given == [1 << 28]
 
 
 async def test_parts_of_a_reward_reach_the_process_with_their_fields() -> None:

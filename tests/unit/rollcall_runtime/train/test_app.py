@@ -117,3 +117,25 @@ def test_a_rank_is_ready_when_it_has_its_model(
         monkeypatch.setattr(role, "run", run)
     app.run(environment, {})
     assert found == ["503 starting", "ok"]
+
+
+async def test_the_coordinator_goes_on_with_the_prompts_of_the_checkpoint(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved: Any = object()
+
+    class Opened(Exception):  # noqa: N818 - ends the rest of the trainer's life
+        pass
+
+    def coordinator(*, ledger_state: object, **_: object) -> None:
+        assert ledger_state is saved
+        raise Opened
+
+    async def no_engines(*_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr(app, "Coordinator", coordinator)
+    monkeypatch.setattr(app, "_open_engines", no_engines)
+    leader: Any = app._Leader(SimpleNamespace(environment=environment), SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(Opened):
+        await leader._coordinate(TrainState(ledger=saved), SimpleNamespace(), None)

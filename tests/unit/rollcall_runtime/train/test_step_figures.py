@@ -1,6 +1,7 @@
 """The figures of a step have the field's names."""
 
 import math
+from itertools import combinations
 
 import pytest
 
@@ -15,6 +16,7 @@ from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 from rollcall_runtime.train.step_figures import (
     StepTimes,
     evaluation_figures,
+    pass_at_k,
     publication_figures,
     step_figures,
 )
@@ -108,3 +110,19 @@ def test_an_answer_has_passed_from_the_reward_of_the_setting_on() -> None:
     evaluation = EvaluationConfig(1, held_out, pass_at=(1, 2), pass_reward=0.5)
     figures = evaluation_figures([(0.5, 0.25), (0.75, 0.5)], evaluation)
     assert figures == {"eval/reward/mean": 0.5, "eval/pass@1": 0.75, "eval/pass@2": 1}
+
+
+@pytest.mark.parametrize("samples", [1, 4, 6])
+def test_pass_at_k_is_the_share_of_choices_with_a_right_sample(samples: int) -> None:
+    for passed in range(samples + 1):
+        right = [True] * passed + [False] * (samples - passed)
+        for k in range(1, samples + 1):
+            choices = list(combinations(right, k))
+            expected = sum(any(choice) for choice in choices) / len(choices)
+            assert pass_at_k(samples, passed, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("samples", "passed", "k"), [(4, 1, 0), (4, 1, 5), (4, 5, 1), (4, -1, 1)])
+def test_impossible_numbers_of_samples_are_refused(samples: int, passed: int, k: int) -> None:
+    with pytest.raises(ValueError, match=f"pass@{k} needs at least {k} samples"):
+        pass_at_k(samples, passed, k)

@@ -1,6 +1,6 @@
 """Engines are found by name, and one that cannot be used says why."""
 
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, distribution
 
 import pytest
 
@@ -77,6 +77,17 @@ def test_a_third_party_cannot_replace_a_built_in_engine(
     usurper = EntryPoint(name="good", value="no_such_module_here:Engine", group=GROUP)
     monkeypatch.setattr(engine_registry, "entry_points", lambda **_: [usurper])
     assert registry.survey() == (Availability("good", "built in", None),)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_third_party_cannot_replace_a_plugin_of_this_project(
+    registry: Registry[Base], monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    plugin = EntryPoint(name="fast", value=f"{__name__}:Good", group=GROUP)
+    usurper = EntryPoint(name="fast", value="no_such_module_here:Engine", group=GROUP)
+    found = [plugin._for(distribution("rollcall")), usurper._for(distribution("torch"))]
+    monkeypatch.setattr(engine_registry, "entry_points", lambda **_: found[::order])
+    assert Availability("fast", "built in", None) in registry.survey()
 
 
 def test_an_engine_that_is_of_no_use_here_is_listed_as_such() -> None:

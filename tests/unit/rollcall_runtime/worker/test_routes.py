@@ -8,6 +8,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
+from rollcall_plugins.trainers.supervised import app as supervised_app
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
@@ -17,7 +18,6 @@ from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.generation_door import GenerationDoor
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
-from rollcall_runtime.train import supervised_app
 from rollcall_runtime.train.gang_member import admit_ranks
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics

@@ -1,1 +1,1 @@
-"""Training engines, one file each. `rollcall_runtime.train.registry` finds them."""
+"""The core's training engine, fsdp2, and what all engines share."""

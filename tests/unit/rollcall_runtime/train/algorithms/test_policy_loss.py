@@ -307,6 +307,12 @@ def test_metrics_have_the_fields_names() -> None:
     assert float(sums.maxima["mismatch_ratio"]) == pytest.approx(2)
 
 
+def test_the_figure_of_the_weights_is_of_those_before_the_correction() -> None:
+    _, _, sums = one_token(AlgorithmSettings(), pi=0.8, prox=0.8, behave=0.1, advantage=1.0)
+    assert float(sums.metrics["is_weight"][0]) == pytest.approx(8), "it is capped at 5"
+    assert float(sums.metrics["is_capped"][0]) == 1
+
+
 def test_the_figure_of_the_divergence_is_without_its_coefficient() -> None:
     rows = random_rows(seed=2)
     _, _, sums = loss_and_gradient(rows, AlgorithmSettings(kl_coefficient=0.1, kl_estimator="k1"))

@@ -141,6 +141,28 @@ async def test_what_a_pod_refuses_for_good_ends_training_with_its_reason() -> No
     await pod.stop()
 
 
+@pytest.mark.parametrize("status", [400, 413, 422])
+async def test_a_status_of_the_request_itself_is_not_tried_elsewhere(
+    status: int, unused_tcp_port: int
+) -> None:
+    async def refuse(_: web.Request) -> web.Response:
+        return web.Response(status=status, text="no such rows")
+
+    application = web.Application()
+    application.router.add_post(LOGPROBS_ROUTE, refuse)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+
+    async def resolve(_: str) -> list[str]:
+        return ["127.0.0.1"]
+
+    client = ReferenceClient("pods", token=lambda: "t", port=unused_tcp_port, resolve=resolve)
+    with pytest.raises(SpecError, match="refuses a request: no such rows"):
+        await asked(client, Inquiry(PARTS[:1]), seconds=0.1)
+    await runner.cleanup()
+
+
 async def test_a_pod_that_does_not_know_the_token_is_asked_again_later() -> None:
     """The kubelet renews tokens, and the pod learns of new keys."""
     pod = await Pod(f"{own_network()}.1", job_uid="another").start()

@@ -57,6 +57,19 @@ def test_a_kl_term_needs_a_reference_without_an_optimizer() -> None:
     assert (reference.model, actor.model) == (OTHER, "builtin:reverse-tiny")
 
 
+@pytest.mark.parametrize("every", [0, 2])
+def test_a_reference_takes_the_policys_weights_as_often_as_the_job_says(every: int) -> None:
+    made = job(preset("grpo", kl_coefficient=0.1), reference=ReferenceConfig(update_every=every))
+    setup = EngineSetup(made.model, as_ranks(FakeRanks()), OptimizerConfig("adamw", 0.5))
+    policy = build_policy_step(
+        made, setup, lambda setup: BigramEngine(head=setup.head), minibatches=1
+    )
+    actor, reference = (dict(engine.named_weights())["table"] for engine in policy.engines)
+    for step in range(2):
+        policy.run(sample_batch([0.0, 1.0], [0.0, 0.0]), step=step)
+        assert torch.equal(actor, reference) is (bool(every) and step + 1 == every)
+
+
 def test_a_reference_in_pods_of_its_own_needs_neither_an_engine_nor_its_model_here() -> None:
     apart = job(
         preset("grpo", kl_coefficient=0.1), reference=ReferenceConfig(model="/none", host="h")
@@ -70,6 +83,22 @@ def test_ppo_needs_a_critic_with_a_learning_rate_of_its_own() -> None:
     critic, _ = setups(job(preset("ppo"), critic=CriticConfig(learning_rate=0.25)))
     assert (critic.head, critic.model) == ("value", "builtin:reverse-tiny")
     assert critic.optimizer == OptimizerConfig("adamw", 0.25)
+    critic, actor = setups(job(preset("ppo"), critic=CriticConfig(model=OTHER)))
+    assert (critic.model, actor.model) == (OTHER, "builtin:reverse-tiny")
+
+
+@pytest.mark.parametrize(("clip", "clipped"), [(0.2, True), (0.0, False)])
+def test_the_updates_of_a_batch_move_a_critics_value_by_the_clip(
+    clip: float, clipped: bool
+) -> None:
+    def make_engine(setup: EngineSetup) -> BigramEngine:
+        return BigramEngine(head=setup.head)
+
+    made = job(preset("ppo", value_clip=clip))
+    setup = EngineSetup(made.model, as_ranks(FakeRanks()), OptimizerConfig("adamw", 0.5))
+    policy = build_policy_step(made, setup, make_engine, minibatches=2)
+    _, second = policy.run(sample_batch([100.0] * 12), step=0).critic
+    assert (second.metrics["vf_clipfrac"] > 0) is clipped
 
 
 def test_a_reward_model_scores_and_does_not_learn() -> None:

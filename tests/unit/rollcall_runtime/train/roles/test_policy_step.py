@@ -10,6 +10,7 @@ from torch import Tensor
 from rollcall_protocol.algorithm_settings import AlgorithmSettings, preset
 from rollcall_runtime.models.model_source import Head
 from rollcall_runtime.train.algorithms.advantages import sample_advantages
+from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
 from rollcall_runtime.train.roles.actor import Actor
 from rollcall_runtime.train.roles.critic import Critic
 from rollcall_runtime.train.roles.policy_step import PolicyStep
@@ -68,6 +69,19 @@ def test_a_response_that_is_too_long_loses_reward() -> None:
     assert found == pytest.approx(expected)
 
 
+def test_the_penalty_of_a_long_response_is_as_large_as_its_setting() -> None:
+    shaped = AlgorithmSettings(
+        baseline="none",
+        normalisation="none",
+        overlong_limit=3,
+        overlong_buffer=2,
+        overlong_penalty=0.5,
+    )
+    found = advantages(shaped)[:, 1].tolist()
+    expected = [reward - 0.5 * (0, 0.5, 1)[row % 3] for row, reward in enumerate(REWARDS)]
+    assert found == pytest.approx(expected)
+
+
 def test_the_reward_models_score_is_added_to_the_reward() -> None:
     engine = BigramEngine(head="sequence-classification")
     with torch.no_grad():
@@ -90,11 +104,14 @@ def biased_reference() -> Reference:
     return Reference(engine)
 
 
-def test_a_kl_term_in_the_reward_counts_from_each_token_on() -> None:
-    settings = preset("reinforce++", normalisation="none", kl_coefficient=0.5, kl_estimator="k1")
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+def test_a_kl_term_in_the_reward_counts_from_each_token_on(estimator: str) -> None:
+    settings = preset(
+        "reinforce++", normalisation="none", kl_coefficient=0.5, kl_estimator=estimator
+    )
     reference = biased_reference()
     found, batch = advantages(settings, reference=reference), sample_batch(REWARDS, GROUPS)
-    gaps = batch.extras["behaviour_logprobs"] - reference.logprobs(batch)
+    gaps = kl_estimate(batch.extras["behaviour_logprobs"], reference.logprobs(batch), estimator)
     for row, reward in enumerate(REWARDS):
         places = batch.mask[row].nonzero()[:, 0].tolist()
         for at in places:
@@ -138,7 +155,25 @@ def test_ppo_trains_a_critic_on_returns_and_the_actor_on_what_it_missed() -> Non
     expected = torch.where(batch.mask, torch.tensor(REWARDS)[:, None], 0.0)
     torch.testing.assert_close(got.extras["advantages"], expected)
     torch.testing.assert_close(got.extras["returns"], expected)
+    assert float(got.extras["old_values"].abs().sum()) == 0, "as before its update"
     assert float(values.values(batch)[batch.mask].mean()) > 0
+
+
+def test_with_a_critic_later_rewards_are_discounted_for_each_token() -> None:
+    settings = preset("ppo", normalisation="none", gae_lambda=1.0, discount=0.5)
+    found, mask = advantages(settings, critic=critic()), sample_batch(REWARDS).mask
+    for row, reward in enumerate(REWARDS):
+        count = int(mask[row].sum())
+        expected = [reward * 0.5**later for later in reversed(range(count))]
+        assert found[row][mask[row]].tolist() == pytest.approx(expected)
+
+
+def test_advantages_of_ppo_are_normalised_over_the_batch_and_returns_are_not() -> None:
+    batch = trained_on(preset("ppo"), sample_batch(REWARDS, GROUPS), critic=critic())
+    found = batch.extras["advantages"][batch.mask]
+    assert float(found.mean()) == pytest.approx(0, abs=1e-6)
+    assert float(found.std(correction=0)) == pytest.approx(1, abs=1e-4)
+    assert float(batch.extras["returns"].max()) == max(REWARDS)
 
 
 def test_a_critic_learns_to_expect_the_rewards() -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from rollcall_runtime.rollout.engines.server.served_model import open_served
-from rollcall_runtime.rollout.inference_engine import InferenceEngine, TokenLimits
+from rollcall_runtime.rollout.inference_engine import InferenceEngine, TokenLimits, check_shapes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torch import Tensor
+
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.rollout.engines.server.process import ServerProcess
+    from rollcall_runtime.rollout.inference_engine import PauseMode
 
 METRICS_SECONDS = 5.0
 CALL_SECONDS = 30.0  # for a call that waits for no more than a decode step
@@ -46,6 +52,7 @@ class ServerEngine(InferenceEngine):
         self._folder = Path(tempfile.mkdtemp(prefix=f"rollcall-{self.NAME}-"))
         self._started = False
         self._version: int | None = None
+        self._prepared: int | None = None  # the version that waits to be served
 
     @property
     def limits(self) -> TokenLimits:
@@ -63,6 +70,35 @@ class ServerEngine(InferenceEngine):
         if not self._started:
             return b""
         return await self._server.client.metrics(self.NAME, seconds=METRICS_SECONDS)
+
+    async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        state = dict(weights)
+        check_shapes(self._shapes, state)
+        self._prepared = None
+        await self._prepare(state, version=version)
+        self._prepared = version
+
+    async def update_weights(
+        self,
+        weights: Iterable[tuple[str, Tensor]],
+        *,
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
+        if self.failure:
+            raise RuntimeError(self.failure)
+        if self._prepared != version:
+            await self.prepare(weights, version=version)
+        await self._serve_prepared(version, running=running, seconds=seconds)
+
+    @abstractmethod
+    async def _prepare(self, state: Mapping[str, Tensor], *, version: int) -> None:
+        """See `prepare`; the weights have the right names and shapes."""
+
+    @abstractmethod
+    async def _serve_prepared(self, version: int, *, running: PauseMode, seconds: float) -> None:
+        """See `update_weights`; `version` is what `_prepare` brought. Clears `_prepared`."""
 
     async def close(self) -> None:
         await self._server.close()

@@ -24,12 +24,11 @@ from rollcall_runtime.rollout.inference_engine import (
     GenerationRequest,
     NewTokens,
     PauseMode,
-    check_shapes,
 )
 from rollcall_runtime.worker.engine_config import read_settings
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -112,26 +111,13 @@ class SglangEngine(ServerEngine):
                     raise
         raise InferenceServerError("the stream of a request ended before its response")
 
-    async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        state = dict(weights)
-        check_shapes(self._shapes, state)
+    async def _prepare(self, state: Mapping[str, Tensor], *, version: int) -> None:
         self._drop_staged()
         stage = staged_weights.stage
         self._staged = await asyncio.to_thread(stage, self._folder, state.items(), version=version)
 
-    async def update_weights(
-        self,
-        weights: Iterable[tuple[str, Tensor]],
-        *,
-        version: int,
-        running: PauseMode,
-        seconds: float,
-    ) -> None:
-        if self.failure:
-            raise RuntimeError(self.failure)
-        if self._staged is None or self._staged.version != version:
-            await self.prepare(weights, version=version)
-        assert self._staged is not None  # noqa: S101 - `prepare` made it
+    async def _serve_prepared(self, version: int, *, running: PauseMode, seconds: float) -> None:
+        assert self._staged is not None  # noqa: S101 - `_prepare` made it
         waiting = self._requests.none(seconds=seconds)
         async with waiting if running is PauseMode.WAIT else nullcontext():
             await self._pause(running, seconds)
@@ -266,7 +252,7 @@ class SglangEngine(ServerEngine):
             await self._server.client.post("/abort_request", body, seconds=ABORT_SECONDS)
 
     def _drop_staged(self) -> None:
-        staged, self._staged = self._staged, None
+        staged, self._staged, self._prepared = self._staged, None, None
         if staged is not None:
             staged.close()
 

@@ -21,11 +21,11 @@ from rollcall_runtime.rollout.engines.vllm.serving_engine import (
     VllmServingEngine,
     new_tokens,
 )
-from rollcall_runtime.rollout.inference_engine import NewTokens, PauseMode, check_shapes
+from rollcall_runtime.rollout.inference_engine import NewTokens, PauseMode
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+    from collections.abc import AsyncGenerator, Iterator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -141,33 +141,21 @@ class VllmAdapterEngine(VllmServingEngine):
         if not adapter.retired.done():
             raise InferenceServerError("the stream of a request ended before its response")
 
-    async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        state = dict(weights)
-        check_shapes(self._shapes, state)
+    async def _prepare(self, state: Mapping[str, Tensor], *, version: int) -> None:
         if self._next is not None:
             self._replaced.append(self._next)
             self._next = None
         await self._unload_idle()
         self._next = await self._load(state, version=version)
 
-    async def update_weights(
-        self,
-        weights: Iterable[tuple[str, Tensor]],
-        *,
-        version: int,
-        running: PauseMode,
-        seconds: float,
-    ) -> None:
-        if self.failure:
-            raise RuntimeError(self.failure)
-        if self._next is None or self._next.version != version:
-            await self.prepare(weights, version=version)
+    async def _serve_prepared(self, version: int, *, running: PauseMode, seconds: float) -> None:
         former = self._serving
         try:
             if former is not None and running is PauseMode.WAIT:
                 self._open.clear()
                 await _idle(former, seconds=seconds)
-            self._serving, self._next, self._version = self._next, None, version
+            self._serving, self._next = self._next, None
+            self._prepared, self._version = None, version
         finally:
             self._open.set()
         if former is not None:

@@ -25,12 +25,11 @@ from rollcall_runtime.rollout.inference_engine import (
     InferenceEngine,
     NewTokens,
     PauseMode,
-    check_shapes,
 )
 from rollcall_runtime.vllm_plugin import BACKEND, staged_file
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Iterable, Mapping
+    from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
 
     from torch import Tensor
@@ -52,7 +51,6 @@ class VllmEngine(VllmServingEngine):
         super().__init__(model=model, config=config)
         self._clear_cache = "true" if self._settings.recompute_cache else "false"
         self._updates = 0  # that were made: version numbers may repeat
-        self._prepared: int | None = None
         self._updating = False  # whether vLLM's workers have begun an update, and not finished it
         self._staged = -1  # the descriptor of the file that the weights are staged in
 
@@ -83,10 +81,7 @@ class VllmEngine(VllmServingEngine):
                     return
         raise InferenceServerError("the stream of a request ended before its response")
 
-    async def prepare(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
-        state = dict(weights)
-        check_shapes(self._shapes, state)
-        self._prepared = None
+    async def _prepare(self, state: Mapping[str, Tensor], *, version: int) -> None:
         staged = os.memfd_create(f"rollcall-{version}")
         former, self._staged = self._staged, staged
         if former >= 0:
@@ -102,20 +97,8 @@ class VllmEngine(VllmServingEngine):
         await self._call("/update_weights", action="prepare", path=path, reports=str(reports))
         await self._all_prepared(reports)
         await self._call("/update_weights", action="wait", seconds=CALL_SECONDS)
-        self._prepared = version
 
-    async def update_weights(
-        self,
-        weights: Iterable[tuple[str, Tensor]],
-        *,
-        version: int,
-        running: PauseMode,
-        seconds: float,
-    ) -> None:
-        if self.failure:
-            raise RuntimeError(self.failure)
-        if self._prepared != version:
-            await self.prepare(weights, version=version)
+    async def _serve_prepared(self, version: int, *, running: PauseMode, seconds: float) -> None:
         try:
             await self._server.client.post(
                 "/pause",

@@ -172,7 +172,8 @@ def test_an_update_that_waits_holds_new_requests_until_the_old_ones_ended(bench:
     async def waited() -> tuple[Response, Response]:
         running = await bench.begun()
         updating = asyncio.create_task(bench.updating(4, PauseMode.WAIT))
-        await asyncio.sleep(0.02)
+        while bench.engine._open.is_set():  # type: ignore[attr-defined]
+            await asyncio.sleep(0.005)
         late = asyncio.create_task(respond(bench.engine, REQUEST))
         await asyncio.sleep(0.02)
         assert bench.engine.version == 3

@@ -1,0 +1,227 @@
+"""A rollout that lies to the front, or talks without end, costs its requests a move to another."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import unused_port
+
+from rollcall_plugins.front.openai import generation, rollout_client, routing
+from rollcall_plugins.front.openai.routing import BLOCK
+from rollcall_plugins.front.openai.text_stream import TextStream
+from rollcall_protocol.front_config import FrontConfig
+from rollcall_protocol.pod_contract import GENERATE_ROUTE
+from rollcall_protocol.wire.generation import GenerationLine, NewTokens
+from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.json_codec import to_json
+from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from tests.plugins.front.openai.front_client import JOB, front
+from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
+    ADDRESS,
+    POSITIONS,
+    VOCABULARY,
+    CountingRollout,
+    counting_rollout,
+    expected,
+)
+
+PROMPT, COUNT = (3, 4, 5), 8
+OLDEST = Version(Lineage(1, 1), 0)
+
+
+def line(*tokens: int, logprob: float = -0.5, version: int = 0, all_versions: int = 0) -> bytes:
+    count = len(tokens)
+    new = NewTokens(
+        tokens, (logprob,) * count, (version,) * count, all_versions=(0,) * all_versions
+    )
+    return f"{to_json(GenerationLine(new, OLDEST))}\n".encode()
+
+
+@asynccontextmanager
+async def rollout(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
+) -> AsyncIterator[ServingRollout]:
+    """A rollout whose door answers as the test says."""
+    application = web.Application()
+    application.router.add_post(GENERATE_ROUTE, answer)
+    runner, port = web.AppRunner(application, shutdown_timeout=0.1), unused_port()
+    await runner.setup()
+    await web.TCPSite(runner, ADDRESS, port).start()
+    try:
+        yield ServingRollout("liar", f"{ADDRESS}:{port}", "")
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def liar(
+    *chunks: bytes, status: int = 200, endless: bool = False
+) -> AsyncIterator[ServingRollout]:
+    """A rollout that says `chunks`, and the last one again and again if `endless`."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(status=status)
+        await response.prepare(request)
+        for chunk in chunks:
+            await response.write(chunk)
+        while endless:
+            await response.write(chunks[-1])
+        return response
+
+    async with rollout(answer) as serving:
+        yield serving
+
+
+async def answer_beside(
+    false: ServingRollout, honest: CountingRollout, prompt: tuple[int, ...] = PROMPT
+) -> None:
+    """A request that goes to the liar first is answered by the honest rollout."""
+    async with front(settings=FrontConfig(request_seconds=20)) as client:
+        client.generation.replace(ServingRollouts((false, honest.serving)))
+        body = await client.complete(list(prompt), max_tokens=COUNT, return_token_ids=True)
+    assert body["choices"][0]["token_ids"] == list(expected(prompt, COUNT))
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        line(VOCABULARY),
+        line(-1),
+        line(3, logprob=math.nan),
+        line(3, logprob=5.0),
+        line(3, version=-1),
+        line(3, all_versions=9),
+        line(*(3,) * (POSITIONS + 1)),
+        f"{to_json(GenerationLine(NewTokens((3,), (-0.5,), (0,))))}\n".encode(),
+    ],
+    ids=["vocabulary", "negative", "nan", "logprob", "version", "versions", "length", "oldest"],
+)
+async def test_what_no_model_samples_is_not_believed(lie: bytes) -> None:
+    async with liar(lie) as false, counting_rollout() as honest:
+        await answer_beside(false, honest)
+        (asked,) = honest.engine.requests
+        assert asked.begun.tokens == (), "nothing of the lie is continued"
+
+
+async def test_a_rollout_that_was_lost_is_not_asked_again_at_once_for_the_prompt_in_its_cache() -> (
+    None
+):
+    asked = []
+
+    async def fails(request: web.Request) -> web.StreamResponse:
+        asked.append(request)
+        return web.Response(status=500)
+
+    async with rollout(fails) as false, counting_rollout() as honest:
+        await answer_beside(false, honest, prompt=(3,) * 2 * BLOCK)
+    assert len(asked) == 1
+
+
+async def test_a_rollout_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_client, "SILENT_SECONDS", 0.1)
+    over = asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await over.wait()
+        return response
+
+    async with rollout(silent) as false, counting_rollout() as honest:
+        async with asyncio.timeout(10):
+            await answer_beside(false, honest)
+        over.set()
+
+
+async def test_rollouts_that_all_end_too_early_end_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generation, "MOST_MOVES", 3)
+    monkeypatch.setattr(routing, "AVOID_SECONDS", 0.0)
+    async with (
+        liar() as false,
+        front(settings=FrontConfig(request_seconds=20)) as client,
+        asyncio.timeout(10),
+    ):
+        client.generation.replace(ServingRollouts((false,)))
+        status, body = await client.post("/v1/completions", {"prompt": list(PROMPT)})
+    assert status == 503
+    assert "ended before the response" in body["error"]["message"]
+
+
+REFUSALS = {
+    "line": (f"{to_json(GenerationLine(error='it is too long', final=True))}\n".encode(), 200),
+    "status": (b'{"error": "it is too long"}', 400),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSALS)
+async def test_a_refusal_of_one_rollout_alone_is_not_believed(kind: str) -> None:
+    chunk, status = REFUSALS[kind]
+    async with liar(chunk, status=status) as false, counting_rollout() as honest:
+        await answer_beside(false, honest)
+
+
+@pytest.mark.parametrize("status", [400, 413])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_refusal_of_the_only_rollout_or_of_two_is_the_answer(
+    count: int, status: int
+) -> None:
+    chunk, _ = REFUSALS["status"]
+    async with (
+        liar(chunk, status=status) as one,
+        liar(chunk, status=status) as other,
+        front(settings=FrontConfig(request_seconds=20)) as client,
+        asyncio.timeout(5),
+    ):
+        client.generation.replace(ServingRollouts((one, other)[:count]))
+        body = {"model": JOB.model, "prompt": list(PROMPT)}
+        async with client.session.post(f"{client.url}/v1/completions", json=body) as answer:
+            assert answer.status == 400
+            assert "it is too long" in await answer.text()
+
+
+async def test_an_endless_refusal_is_not_read() -> None:
+    async with (
+        liar(b"x" * 2**16, status=503, endless=True) as false,
+        counting_rollout() as honest,
+    ):
+        async with asyncio.timeout(10):
+            await answer_beside(false, honest)
+
+
+async def test_a_redirection_is_not_followed() -> None:
+    reached = []
+
+    async def elsewhere(request: web.Request) -> web.Response:
+        reached.append(request.path)
+        return web.Response()
+
+    async with rollout(elsewhere) as other, counting_rollout() as honest:
+        target = f"http://{other.address}{GENERATE_ROUTE}"
+
+        async def redirect(_: web.Request) -> web.StreamResponse:
+            raise web.HTTPTemporaryRedirect(target)
+
+        async with rollout(redirect) as false:
+            await answer_beside(false, honest)
+    assert reached == []
+
+
+async def test_an_error_of_one_choice_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> str:
+        raise OSError("no text")
+
+    monkeypatch.setattr(TextStream, "add", fails)
+    settings = FrontConfig(request_seconds=20)
+    body = {"model": JOB.model, "prompt": "hi", "n": 2}
+    async with (
+        counting_rollout() as honest,
+        front(honest, settings=settings) as client,
+        asyncio.timeout(5),
+        client.session.post(f"{client.url}/v1/completions", json=body) as answer,
+    ):
+        assert answer.status == 500

@@ -1,0 +1,87 @@
+"""Text while tokens come: whole characters, and stop strings left out."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from rollcall_plugins.front.openai.text_stream import TextStream
+from rollcall_runtime.models.tokenizer import ModelTokenizer
+from tests.process.engines.tiny_models import tiny_tokenizer
+
+
+def byte_tokenizer() -> ModelTokenizer:
+    """A token for each byte, as byte-level BPE has it for rare characters."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {character: number for number, character in enumerate(alphabet)}
+    backend = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    library = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
+    return ModelTokenizer(Path("/model"), library, frozenset())
+
+
+def characters() -> ModelTokenizer:
+    return ModelTokenizer(Path("/model"), tiny_tokenizer(), frozenset({2}))
+
+
+@pytest.mark.parametrize("text", ["déjà vu", "日本語", "a 🙂 b", "plain"])
+def test_characters_of_several_tokens_come_whole(text: str) -> None:
+    tokenizer = byte_tokenizer()
+    stream, pieces = TextStream(tokenizer), []
+    for token in tokenizer.encode(text):
+        pieces.append(stream.add([token]))
+        assert "\ufffd" not in pieces[-1]
+    assert "".join(pieces) + stream.rest() == text
+
+
+def bytes_and_words() -> ModelTokenizer:
+    """Words, and a token for each byte of what is none of them, as Llama 2 has it."""
+    vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}}
+    vocabulary |= {"\u2581a": 257, "b": 258}
+    backend = Tokenizer(
+        models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True)
+    )
+    backend.decoder = decoders.Sequence(
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    library = PreTrainedTokenizerFast(tokenizer_object=backend)  # type: ignore[no-untyped-call]
+    return ModelTokenizer(Path("/model"), library, frozenset())
+
+
+def test_bytes_that_are_no_character_end_no_stream() -> None:
+    stream = TextStream(bytes_and_words())
+    letter, part = 1 + ord("R"), 1 + 0xA0
+    text = "".join(stream.add([token]) for token in (letter, part, 257, 258))
+    assert text.startswith("R")
+    assert text.endswith(" ab")
+
+
+def test_special_tokens_are_no_text() -> None:
+    tokenizer = characters()
+    stream = TextStream(tokenizer)
+    assert stream.add([*tokenizer.encode("hi"), 2]) == "hi"
+
+
+def test_a_stop_string_is_left_out_though_it_comes_in_pieces() -> None:
+    tokenizer = characters()
+    stream = TextStream(tokenizer, ["END", "\n\n"])
+    written = "".join(stream.add([token]) for token in tokenizer.encode("an EN, the ENDing"))
+    assert written == "an EN, the "
+    assert stream.stopped
+    assert stream.rest() == ""
+
+
+def test_what_looked_like_a_stop_string_comes_at_the_end() -> None:
+    tokenizer = characters()
+    stream = TextStream(tokenizer, ["END"])
+    assert stream.add(tokenizer.encode("the EN")) == "the "
+    assert stream.rest() == "EN"
+    assert not stream.stopped
+
+
+def test_the_first_of_several_stop_strings_counts() -> None:
+    tokenizer = characters()
+    stream = TextStream(tokenizer, ["bc", "ab"])
+    assert stream.add(tokenizer.encode("xabc")) == "x"

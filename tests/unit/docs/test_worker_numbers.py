@@ -1,0 +1,111 @@
+"""Numbers that the pages promise about the workers are those of the code."""
+
+from pathlib import Path
+
+import pytest
+
+from rollcall_plugins.front.openai import (
+    admission,
+    api_keys,
+    generation,
+    recording,
+    rollout_client,
+    routing,
+    server,
+)
+from rollcall_protocol.front_config import FrontConfig
+from rollcall_protocol.job_config import RewardErrorConfig
+from rollcall_protocol.prompts import reward_error_share, trajectory_groups
+from rollcall_runtime.coordinator import reward_failures, trajectory_intake
+from rollcall_runtime.data import checked_column, prompt_rows, row_mix
+from rollcall_runtime.rollout import generation_door
+from rollcall_runtime.tasks.builtin_rewards import code, http_service
+from rollcall_runtime.tasks.environments import environment_messages, tool_environment
+from rollcall_runtime.train import health
+from rollcall_runtime.train.reference_pods import exchange
+from rollcall_runtime.train.roles import remote_reference
+
+PAGES = Path(__file__).parents[3] / "docs"
+FRONT, REWARD = FrontConfig(), RewardErrorConfig()
+HTTP, CODE = http_service.HttpSettings(url="http://a"), code.CodeSettings()
+MINUTE, HOUR = 60.0, 3600.0
+
+PROMISES = {
+    "front.md": [
+        f"at least {api_keys.SHORTEST} characters",
+        (
+            f"more than {routing.RATIO} times as many requests as the least busy one, and "
+            f"{routing.SLACK} more"
+        ),
+        f"says nothing for {rollout_client.SILENT_SECONDS:.0f} s",
+        f"503 after {generation.MOST_MOVES} rollouts in a row that gave no token",
+        (
+            f"`maxRunning` ({FRONT.most_running}) requests at once and `maxWaiting` "
+            f"({FRONT.most_waiting}) more"
+        ),
+        f"`requestSeconds` ({FRONT.request_seconds:.0f}) for a request",
+        (
+            f"{server._TOKEN_BYTES} bytes of a body for each of the model's positions, "
+            f"{server._REQUEST_BYTES >> 20} MiB beside them, {server.BODY_SECONDS:.0f} s for it"
+        ),
+        f"{generation_door.AT_ONCE} requests of fronts at one rollout",
+        f"`maxTrajectories` ({FRONT.most_trajectories:,}) without a reward",
+        f"`maxTokens` ({FRONT.most_tokens:,}, some 100 bytes of memory each)",
+        f"`trajectorySeconds` ({FRONT.trajectory_seconds:.0f}) after its last answer",
+        f"does not answer for {recording.DELIVER_SECONDS:.0f} s",
+        f"The names of the last {trajectory_groups.MOST_KNOWN:,} in whole groups",
+        f"beyond {trajectory_groups.MOST_TOKENS // 10**6} million tokens in all",
+    ],
+    "algorithms.md": [
+        f"requests of at most {exchange.REQUEST_POSITIONS} positions",
+        {5: "five a rank at most"}[health.KEPT_BATCHES],
+    ],
+    "environments.md": [
+        f"up to {tool_environment.MAX_CALLS} times in a turn",
+        f"up to {tool_environment.MAX_RESULT:,} characters of it",
+        f"up to {environment_messages.AT_ONCE} at once",
+    ],
+    "data.md": [
+        f"as JSON of at most {prompt_rows.MAX_ROW_BYTES >> 10} KiB",
+        {16: "The sixteen longest rows are tokenized"}[checked_column._LONGEST],
+        {1000: "More than a thousand rows left out one after the other"}[row_mix.MAX_DROPPED],
+    ],
+    "how-to/own-task.md": [
+        f"`spec.reward.timeoutSeconds` ({REWARD.timeout:.0f})",
+        (
+            f"`spec.reward.maxErrorShare` ({REWARD.max_share}) of the last "
+            f"{reward_error_share.WINDOW} samples"
+        ),
+        f"least {reward_error_share.LEAST} must have failed",
+        f"`attempts` ({HTTP.attempts}) of `seconds` ({HTTP.seconds:.0f}) each",
+        f"`seconds` ({CODE.seconds}) and `memoryMebibytes` ({CODE.memory_mebibytes})",
+        f"a row has up to {code._MOST_TESTS} of one kind",
+    ],
+    "troubleshooting.md": [f"True again after {reward_failures.QUIET} samples without such"],
+}
+
+
+@pytest.mark.parametrize(
+    ("page", "said"), [(page, s) for page, all_ in PROMISES.items() for s in all_]
+)
+def test_a_page_says_the_number_that_counts(page: str, said: str) -> None:
+    assert said in " ".join((PAGES / page).read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("page", "said", "found", "seconds"),
+    [
+        ("front.md", "more, for a minute | 429", admission.WAIT_SECONDS, MINUTE),
+        ("front.md", "not whole after an hour", trajectory_intake.OPEN_SECONDS, HOUR),
+        ("algorithms.md", "After an hour without an answer", remote_reference.WAIT_SECONDS, HOUR),
+    ],
+)
+def test_a_page_says_the_time_that_counts(
+    page: str, said: str, found: float, seconds: float
+) -> None:
+    assert said in " ".join((PAGES / page).read_text(encoding="utf-8").split())
+    assert found == seconds
+
+
+def test_a_rollout_says_something_well_before_it_counts_as_silent() -> None:
+    assert 3 * generation_door.HEARTBEAT_SECONDS <= rollout_client.SILENT_SECONDS

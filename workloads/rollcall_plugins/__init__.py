@@ -1,0 +1,1 @@
+"""Optional parts of the runtime, each found by an entry point."""

@@ -1,0 +1,1 @@
+"""Ways for agents and other clients to use the rollouts that train, one folder each."""

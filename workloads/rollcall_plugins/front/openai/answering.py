@@ -1,0 +1,168 @@
+"""Answers one request: its choices side by side, as their tokens come, or when all are there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollcall_plugins.front.openai.openai_answers import AnswerHead, choice, logprobs_of, usage
+from rollcall_plugins.front.openai.text_stream import TextStream
+from rollcall_protocol.wire.generation import GenerationRequest
+from rollcall_protocol.wire.partial_responses import Response
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    from rollcall_plugins.front.openai.generation import GeneratedSoFar, Generation
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
+    from rollcall_plugins.front.openai.prompts import PromptReader
+    from rollcall_protocol.wire.ids import Version
+
+_CHOICE_SEEDS = 0x9E3779B97F4A7C15  # between those of two choices of a request
+
+
+@dataclass(slots=True)
+class Choice:
+    """One choice so far. `texts` are those of its tokens, if log-probabilities are asked for;
+    `sent` tokens are in pieces that were given out.
+    """
+
+    index: int
+    text: TextStream | None
+    written: str = ""
+    response: Response = field(default_factory=Response)
+    oldest: Version | None = None
+    texts: list[str] = field(default_factory=list)
+    finish: str | None = None
+    sent: int = 0
+
+
+class Answer:
+    """The answer to `asked`, whose prompt has the tokens `prompt`."""
+
+    def __init__(
+        self,
+        asked: CompletionRequest,
+        prompt: tuple[int, ...],
+        *,
+        generation: Generation,
+        reader: PromptReader,
+    ) -> None:
+        self.asked, self.prompt = asked, prompt
+        self._generation, self._reader = generation, reader
+        kind = "chatcmpl" if asked.chat else "cmpl"
+        name = f"{kind}-{uuid.uuid4().hex}"
+        self.head = AnswerHead(name, asked.model, int(time.time()), asked.chat)
+        self.choices = [Choice(number, self._text()) for number in range(asked.n)]
+
+    async def whole(self) -> dict[str, Any]:
+        """The body of an answer that is no stream."""
+        async with aclosing(self._all()) as pieces:
+            async for _ in pieces:
+                pass
+        found = [self._choice(one, one.written, 0, whole=True) for one in self.choices]
+        return self.head.body(found, self._usage())
+
+    async def pieces(self) -> AsyncGenerator[dict[str, Any], None]:
+        """The bodies of a stream's events."""
+        async with aclosing(self._all()) as pieces:
+            async for one, text, since in pieces:
+                yield self.head.piece([self._choice(one, text, since, whole=False)])
+        if self.asked.include_usage:
+            yield self.head.piece([], self._usage())
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _text(self) -> TextStream | None:
+        tokenizer = self._reader.tokenizer
+        return None if tokenizer is None else TextStream(tokenizer, self.asked.sampling.stop)
+
+    async def _all(self) -> AsyncGenerator[tuple[Choice, str, int], None]:
+        """Each piece of each choice: its new text, and the number of its first new token."""
+        if len(self.choices) == 1:
+            async with aclosing(self._follow(self.choices[0])) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        queue: asyncio.Queue[tuple[Choice, str, int] | Exception | None] = asyncio.Queue()
+        tasks = [asyncio.create_task(self._forward(one, queue)) for one in self.choices]
+        try:
+            for _ in self.choices:
+                while (given := await queue.get()) is not None:
+                    if isinstance(given, Exception):
+                        raise given
+                    yield given
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _forward(
+        self, one: Choice, queue: asyncio.Queue[tuple[Choice, str, int] | Exception | None]
+    ) -> None:
+        """Put the pieces of a choice into `queue`, then None or what went wrong."""
+        try:
+            async with aclosing(self._follow(one)) as pieces:
+                async for piece in pieces:
+                    queue.put_nowait(piece)
+        except Exception as error:  # noqa: BLE001 - raised where the pieces are read
+            queue.put_nowait(error)
+        else:
+            queue.put_nowait(None)
+
+    async def _follow(self, one: Choice) -> AsyncGenerator[tuple[Choice, str, int], None]:
+        seed = (self.asked.seed + one.index * _CHOICE_SEEDS) % 2**63
+        request = GenerationRequest(self.prompt, self.asked.sampling, seed)
+        async with aclosing(self._generation.generate(request)) as pieces:
+            async for piece in pieces:
+                text = self._take(one, piece)
+                # Tokens without a text of their own go out with the next ones.
+                if one.finish is not None or text or one.text is None:
+                    since, one.sent = one.sent, len(one.response.tokens)
+                    yield one, text, since
+                if one.finish is not None and not piece.response.finished:
+                    return  # a stop string ended it here; the rollout's stream is closed
+
+    def _take(self, one: Choice, piece: GeneratedSoFar) -> str:
+        """The text that a piece adds. A stop string that the rollout passed over ends it here."""
+        new = piece.response.tokens[len(one.response.tokens) :]
+        one.response, one.oldest = piece.response, piece.oldest
+        text = one.text.add(new) if one.text else ""
+        if self.asked.logprobs:
+            one.texts += [self._text_of(token) for token in new]
+        stopped = one.text is not None and one.text.stopped
+        if piece.response.finished or stopped:
+            text += one.text.rest() if one.text else ""
+            response = one.response
+            one.finish = self._reader.finish_reason(self.asked, response, stopped=stopped)
+        one.written += text
+        return text
+
+    def _text_of(self, token: int) -> str:
+        tokenizer = self._reader.tokenizer
+        return tokenizer.decode([token], special=True) if tokenizer else f"token_id:{token}"
+
+    def _choice(self, one: Choice, text: str, since: int, *, whole: bool) -> dict[str, Any]:
+        logprobs = None
+        if self.asked.logprobs:
+            offset = 0 if whole else len(one.written) - len(text)
+            texts: Sequence[str] = one.texts[since:]
+            logprobs = logprobs_of(self.head, texts, one.response, since, offset=offset)
+        ids = self.asked.return_token_ids or one.text is None
+        return choice(
+            self.head,
+            one.index,
+            text,
+            whole=whole,
+            finish=one.finish,
+            logprobs=logprobs,
+            tokens=one.response.tokens[since:] if ids else None,
+            prompt=self.prompt if self.asked.return_token_ids and since == 0 else None,
+        )
+
+    def _usage(self) -> dict[str, int]:
+        return usage(len(self.prompt), sum(len(one.response.tokens) for one in self.choices))

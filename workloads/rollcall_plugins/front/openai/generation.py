@@ -1,0 +1,124 @@
+"""Responses that outlive the rollouts which sample them: another one continues what is lost."""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+import aiohttp
+
+from rollcall_plugins.front.openai.rollout_client import (
+    RolloutBusyError,
+    RolloutLostError,
+    UnanswerableError,
+    generated_lines,
+)
+from rollcall_plugins.front.openai.routing import RequestRoutes
+from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest, NewTokens
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.worker.log_rate import REPEATED
+
+log = logging.getLogger(__name__)
+
+MOST_MOVES = 20  # rollouts that fail in a row without a new token, until the request does
+LOOK_SECONDS = 0.1  # between two looks for a rollout, while none serves
+
+
+class NoRolloutError(RuntimeError):
+    """No rollout could go on with a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedSoFar:
+    """A response so far, and its oldest token's version."""
+
+    response: Response
+    oldest: Version | None
+
+
+class Generation:
+    """Sends requests to the rollouts of `routes`; `moved` is called when one changes its rollout.
+
+    What a rollout says beyond `bounds` is not believed. Belongs to one event loop.
+    """
+
+    def __init__(
+        self, session: aiohttp.ClientSession, moved: Callable[[], None], bounds: SampleBounds
+    ) -> None:
+        self._session, self._moved, self._bounds = session, moved, bounds
+        self.routes = RequestRoutes()
+        self._changed = asyncio.Event()
+
+    def replace(self, serving: ServingRollouts) -> None:
+        """The coordinator's newest list of rollouts."""
+        self.routes.replace(serving)
+        self._changed.set()
+
+    async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GeneratedSoFar, None]:
+        """The response after each piece, until it is finished. The caller bounds the time.
+
+        NoRolloutError after MOST_MOVES rollouts that failed. UnanswerableError when two rollouts
+        have refused the request, or the only one: a single one may lie.
+        """
+        response, oldest, failures = asked.begun, None, 0
+        refusals: dict[str, UnanswerableError] = {}  # by the rollout's address
+        while not response.finished:
+            rollout = await self._rollout_for(asked, refusals)
+            try:
+                lines = generated_lines(self._session, rollout, replace(asked, begun=response))
+                async with aclosing(lines):
+                    async for line in lines:
+                        assert line.new is not None  # noqa: S101 - generated_lines gives no other
+                        self._check(line, rollout, before=len(asked.prompt) + len(response.tokens))
+                        response = line.new.after(response)
+                        failures = 0 if line.new.tokens else failures
+                        found = [v for v in (oldest, line.oldest) if v is not None]
+                        oldest = min(found, default=None)
+                        yield GeneratedSoFar(response, oldest)
+            except UnanswerableError as error:
+                if refusals:
+                    raise
+                refusals[rollout.address] = error
+            except RolloutLostError as error:
+                failures += not isinstance(error, RolloutBusyError)
+                self.routes.failed(rollout, time.monotonic())
+                self._moved()
+                log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
+                if failures >= MOST_MOVES:
+                    raise NoRolloutError(
+                        f"{failures} rollouts failed, the last: {error}"
+                    ) from error
+            finally:
+                self.routes.ended(rollout)
+
+    def _check(self, line: GenerationLine, rollout: ServingRollout, *, before: int) -> None:
+        """RolloutLostError for tokens that no rollout samples behind `before` others."""
+        new = line.new or NewTokens((), (), ())
+        bad = self._bounds.check_new(new, before=before)
+        problem = bad.problem if bad is not None else ""
+        if new.tokens and line.oldest is None:
+            problem = problem or "tokens of no version"
+        if problem:
+            raise RolloutLostError(f"{rollout.pod} is not believed: {problem}")
+
+    async def _rollout_for(
+        self, asked: GenerationRequest, refusals: Mapping[str, UnanswerableError]
+    ) -> ServingRollout:
+        """One that has not refused the request. Raises the refusal if there is no other rollout."""
+        while True:
+            self._changed.clear()
+            found = self.routes.choose(asked.prompt, time.monotonic(), without=refusals)
+            if found is not None:
+                return found
+            if refusals and all(r.address in refusals for r in self.routes.rollouts):
+                raise next(iter(refusals.values()))
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await self._changed.wait()
+            except TimeoutError:
+                continue

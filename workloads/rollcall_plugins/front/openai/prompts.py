@@ -1,0 +1,87 @@
+"""The tokens of a request's prompt, and whether the model can take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rollcall_plugins.front.openai.openai_requests import BadRequestError
+from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
+    from rollcall_runtime.models.model_source import ModelSource
+    from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+
+class PromptReader:
+    """Makes tokens of prompts. Without a `tokenizer` a prompt must be tokens already."""
+
+    def __init__(self, source: ModelSource, tokenizer: ModelTokenizer | None) -> None:
+        self.source, self.tokenizer = source, tokenizer
+        self._bounds = SampleBounds(source.vocabulary, source.positions)
+        positions = None if source.positions is None else source.positions + 1
+        self.sampled_bounds = SampleBounds(source.vocabulary, positions)
+        """Of what a rollout may send: an engine does not process the last token."""
+
+    @property
+    def eos(self) -> frozenset[int]:
+        """The tokens that end a response."""
+        return self.source.eos if self.tokenizer is None else self.tokenizer.eos
+
+    def text(self, asked: CompletionRequest) -> str | None:
+        """What the model reads as text; None if the prompt is tokens. BadRequestError."""
+        if asked.tokens is not None:
+            return None
+        if self.tokenizer is None:
+            problem = "the job's model has no tokenizer: send /v1/completions a list of tokens"
+            raise BadRequestError(problem, asked.prompt_field)
+        if asked.messages is None:
+            return asked.text or ""
+        try:
+            return self.tokenizer.chat_text(asked.messages)
+        except SpecError as error:
+            raise BadRequestError(error.problem, "messages") from error
+        except ValueError as error:
+            raise BadRequestError(str(error), "messages") from error
+
+    def encode(self, text: str, field: str) -> tuple[int, ...]:
+        """The tokens of a text of `field`, whose special tokens the chat template wrote.
+
+        BadRequestError if it is no Unicode.
+        """
+        assert self.tokenizer is not None  # noqa: S101 - `text` gave one
+        try:
+            return tuple(self.tokenizer.encode(text))
+        except ValueError as error:
+            raise BadRequestError(f"{field}: {error}", field) from error
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """What tokens say, special ones too; nothing without a tokenizer."""
+        return self.tokenizer.decode(tokens, special=True) if self.tokenizer else ""
+
+    def check(self, asked: CompletionRequest, prompt: tuple[int, ...]) -> None:
+        """BadRequestError if the model cannot take the prompt with the response asked for."""
+        field = asked.prompt_field
+        if self.tokenizer is None and asked.sampling.stop:
+            raise BadRequestError("stop needs a tokenizer, which the job's model lacks", "stop")
+        bad = self._bounds.check_request(prompt, Response())
+        if bad is not None:
+            raise BadRequestError(bad.problem, field)
+        positions, length = self.source.positions, asked.sampling.max_tokens
+        if positions is not None and len(prompt) + max(1, length) > positions:
+            problem = (
+                f"the model has {positions} positions; the prompt has {len(prompt)} tokens, and "
+                f"{max(1, length)} more are asked for"
+            )
+            raise BadRequestError(problem, field, "context_length_exceeded")
+
+    def finish_reason(self, asked: CompletionRequest, response: Response, *, stopped: bool) -> str:
+        """Why a response ended: `stop`, or `length`."""
+        last = response.tokens[-1] if response.tokens else None
+        if stopped or last in self.eos or last in asked.sampling.stop_token_ids:
+            return "stop"
+        return "length"

@@ -1,0 +1,207 @@
+"""Records the completions of trajectories, and sends each to the coordinator with its reward."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+
+from rollcall_plugins.front.openai.openai_requests import BadRequestError
+from rollcall_plugins.front.openai.trajectories import (
+    NAME,
+    RecordedCompletion,
+    TrajectoryRecords,
+    UntrainableError,
+    new_name,
+)
+from rollcall_protocol.wire.json_codec import to_json
+from rollcall_protocol.wire.reward_errors import MAX_REWARD
+from rollcall_protocol.wire.trajectories import (
+    DONE,
+    LATER,
+    MAX_TRAJECTORY_NAME,
+    FinishedTrajectory,
+    TrajectoryVerdict,
+)
+from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
+from rollcall_runtime.worker.name_look_ups import NameLookUps
+
+if TYPE_CHECKING:
+    from rollcall_plugins.front.openai.answering import Answer
+    from rollcall_plugins.front.openai.metrics import FrontMetrics
+    from rollcall_plugins.front.openai.prompts import PromptReader
+    from rollcall_protocol.front_config import FrontConfig
+    from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.worker.identity.tls import TlsContext
+
+TRAJECTORY_HEADER = "X-Rollcall-Trajectory"
+DELIVER_SECONDS = 30.0  # for a trajectory, with all attempts
+ATTEMPT_SECONDS = 10.0
+FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
+
+
+class RefusedRewardError(RuntimeError):
+    """A reward that changes nothing; `status` is the answer's."""
+
+    def __init__(self, status: int, problem: str) -> None:
+        super().__init__(problem)
+        self.status = status
+
+
+class TrajectorySender:
+    """Posts trajectories to the coordinator at `url` until it decides about them."""
+
+    def __init__(self, *, url: str, token: TokenSource, tls: TlsContext) -> None:
+        self._url, self._token, self._tls = url, token, tls
+
+    async def deliver(self, finished: FinishedTrajectory) -> TrajectoryVerdict:
+        """What the coordinator decided; TimeoutError after DELIVER_SECONDS without a decision."""
+        delays = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
+        body = await asyncio.to_thread(to_json, finished)
+        async with (
+            asyncio.timeout(DELIVER_SECONDS),
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
+                timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
+            ) as session,
+        ):
+            while True:
+                verdict = await self._attempt(session, body)
+                if verdict is not None and verdict not in LATER:
+                    return verdict
+                await asyncio.sleep(delays.next_delay())
+
+    async def _attempt(self, session: aiohttp.ClientSession, body: str) -> TrajectoryVerdict | None:
+        """None if the coordinator does not answer, or with what is no verdict."""
+        try:
+            headers, tls = bearer(self._token()), self._tls()
+            async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
+                if answer.status in {400, 413}:
+                    return TrajectoryVerdict.BAD_SAMPLE
+                return TrajectoryVerdict(json.loads(await answer.text()).get("verdict"))
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AttributeError):
+            return None
+
+
+class Recording:
+    """The trajectories of one pod of the front. Belongs to one event loop.
+
+    Their rewards are taken if the job's data is builtin:front; `sender` brings them away.
+    """
+
+    def __init__(
+        self,
+        *,
+        job: JobConfig,
+        settings: FrontConfig,
+        reader: PromptReader,
+        sender: TrajectorySender,
+        metrics: FrontMetrics,
+    ) -> None:
+        self._job, self._reader, self._sender, self._metrics = job, reader, sender, metrics
+        self._records = TrajectoryRecords(
+            most=settings.most_trajectories,
+            most_tokens=settings.most_tokens,
+            seconds=settings.trajectory_seconds,
+        )
+        self._rewarding: set[str] = set()
+
+    def name_of(self, given: str) -> str:
+        """The trajectory of a request whose header has `given`; BadRequestError."""
+        if not given:
+            return new_name()
+        if not NAME.fullmatch(given):
+            wanted = f"letters, digits and . _ : -, at most {MAX_TRAJECTORY_NAME}"
+            raise BadRequestError(f"{TRAJECTORY_HEADER} may have {wanted}", TRAJECTORY_HEADER)
+        if self._records.has_ended(given) or given in self._rewarding:
+            raise RefusedRewardError(409, f"the trajectory {given} has its reward already")
+        return given
+
+    def continued(self, name: str, text: str) -> tuple[tuple[int, ...], str]:
+        """Of a prompt that says `text`: the tokens that are known, and the text behind them.
+
+        Where it goes on from the trajectory so far, those that were sampled stay as they are: what
+        they say may have other tokens, too, and special tokens are not in an answer's text.
+        """
+        before = self._records.find(name)
+        if before is None or not before.text or not text.startswith(before.text):
+            return (), text
+        return before.sequence(), text[len(before.text) :].removeprefix(before.end)
+
+    def record(self, name: str, answer: Answer, text: str | None) -> None:
+        """Keep a whole answer, if it may be trained on."""
+        if not self._job.data.from_front or self._records.has_ended(name):
+            return
+        own, usual = answer.asked.sampling, self._job.algorithm.sampling
+        as_usual = (own.temperature, own.top_p, own.top_k) == (
+            usual.temperature,
+            usual.top_p,
+            usual.top_k,
+        )
+        for one in answer.choices:
+            if one.oldest is None or not one.response.tokens:
+                continue
+            completion = RecordedCompletion(answer.prompt, one.response, one.oldest, as_usual)
+            last = one.response.tokens[-1]
+            forgotten = self._records.record(
+                name,
+                completion,
+                time.monotonic(),
+                text="" if text is None else text + one.written,
+                end=self._reader.decode([last]) if last in self._reader.eos else "",
+            )
+            self._metrics.trajectories(outcome="forgotten").inc(forgotten)
+        self._metrics.trajectories_kept.set(len(self._records))
+
+    async def reward(self, name: str, body: Any) -> TrajectoryVerdict:
+        """End a trajectory: what the coordinator decided. RefusedRewardError, BadRequestError.
+
+        TimeoutError if the coordinator does not decide: the trajectory is kept for another attempt.
+        """
+        reward, group = _reward(body)
+        if not self._job.data.from_front:
+            problem = "this job does not train on trajectories: spec.data.prompts is not "
+            raise RefusedRewardError(409, f"{problem}builtin:front")
+        trajectory = self._records.find(name)
+        if self._records.has_ended(name) or name in self._rewarding:
+            raise RefusedRewardError(409, f"the trajectory {name[:200]} has its reward already")
+        if trajectory is None:
+            problem = "has no completion here, or was forgotten"
+            raise RefusedRewardError(404, f"the trajectory {name[:200]} {problem}")
+        try:
+            prompt, sample, oldest = trajectory.sample(reward)
+        except UntrainableError as error:
+            self._end(name, "untrainable")
+            raise RefusedRewardError(409, f"the trajectory is dropped: {error}") from error
+        finished = FinishedTrajectory(self._job.uid, name, group, prompt, sample, oldest)
+        self._rewarding.add(name)
+        try:
+            verdict = await self._sender.deliver(finished)
+        finally:
+            self._rewarding.discard(name)
+        self._end(name, verdict.value)
+        if verdict not in DONE:
+            raise RefusedRewardError(409, f"the trajectory is dropped: {verdict.value}")
+        return verdict
+
+    def _end(self, name: str, outcome: str) -> None:
+        self._records.end(name)
+        self._metrics.trajectories(outcome=outcome).inc()
+        self._metrics.trajectories_kept.set(len(self._records))
+
+
+def _reward(body: Any) -> tuple[float, str]:
+    if not isinstance(body, dict) or not set(body) <= {"reward", "group"}:
+        raise BadRequestError("the body must be an object with reward, and maybe group")
+    reward, group = body.get("reward"), body.get("group", "")
+    if isinstance(reward, bool) or not isinstance(reward, (int, float)):
+        raise BadRequestError("reward must be a number", "reward")
+    if not abs(reward) <= MAX_REWARD:
+        raise BadRequestError(f"reward must be within {MAX_REWARD:g}", "reward")
+    if not isinstance(group, str) or len(group) > MAX_TRAJECTORY_NAME:
+        raise BadRequestError(f"group must be a text of {MAX_TRAJECTORY_NAME} characters", "group")
+    return float(reward), group

@@ -1,0 +1,258 @@
+"""The front's doors for agents, in the form of OpenAI's API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from rollcall_plugins.front.openai.admission import Admission, BusyError
+from rollcall_plugins.front.openai.answering import Answer
+from rollcall_plugins.front.openai.generation import NoRolloutError
+from rollcall_plugins.front.openai.openai_answers import error_body
+from rollcall_plugins.front.openai.openai_requests import (
+    BadRequestError,
+    read_chat,
+    read_completion,
+)
+from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
+from rollcall_plugins.front.openai.rollout_client import UnanswerableError
+from rollcall_protocol import pod_contract
+from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
+from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.log_rate import REPEATED
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from rollcall_plugins.front.openai.api_keys import ApiKeys
+    from rollcall_plugins.front.openai.generation import Generation
+    from rollcall_plugins.front.openai.metrics import FrontMetrics
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
+    from rollcall_plugins.front.openai.prompts import PromptReader
+    from rollcall_plugins.front.openai.recording import Recording
+    from rollcall_protocol.front_config import FrontConfig
+    from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.worker.auth import Handler
+    from rollcall_runtime.worker.identity.tls import TlsContext
+
+log = logging.getLogger(__name__)
+
+STOP_SECONDS = 30.0  # for requests that run when the front is stopped
+BODY_SECONDS = 10.0
+LONGEST_REWARD = 4096  # bytes
+_REQUEST_BYTES, _TOKEN_BYTES = 1 << 20, 64  # of a body: all else, and what a position is said by
+REWARD = "/v1/trajectories/{trajectory}/reward"
+MODELS, CHAT, COMPLETIONS = "/v1/models", "/v1/chat/completions", "/v1/completions"
+_FAILURES: dict[type[Exception], tuple[str, int]] = {
+    UnanswerableError: ("bad_request", 400),
+    BusyError: ("busy", 429),
+    NoRolloutError: ("no_rollout", 503),
+    TimeoutError: ("late", 504),
+}
+_RETRY = {"Retry-After": "1"}
+
+
+class FrontServer:
+    """Listens on the pod's address. Without `keys` it asks clients for no API key."""
+
+    def __init__(
+        self,
+        *,
+        job: JobConfig,
+        settings: FrontConfig,
+        reader: PromptReader,
+        generation: Generation,
+        keys: ApiKeys | None,
+        metrics: FrontMetrics,
+        recording: Recording,
+        certificate: TlsContext | None = None,
+    ) -> None:
+        self._job, self._settings, self._reader = job, settings, reader
+        self._generation, self._keys, self._metrics = generation, keys, metrics
+        self._recording = recording
+        self._admission = Admission(running=settings.most_running, waiting=settings.most_waiting)
+        self._started = int(time.time())
+        positions = reader.source.positions or MAX_POSITIONS
+        self._longest = _REQUEST_BYTES + positions * _TOKEN_BYTES
+        application = web.Application()
+        application.router.add_get(MODELS, self._guard(self._models))
+        application.router.add_post(CHAT, self._guard(self._answers(read_chat)))
+        application.router.add_post(COMPLETIONS, self._guard(self._answers(read_completion)))
+        application.router.add_post(REWARD, self._guard(self._reward))
+        self._runner = BoundedRunner(
+            application,
+            refused=self._refused,
+            shutdown_timeout=STOP_SECONDS,
+            tls=certificate,
+            handler_cancellation=True,
+        )
+
+    async def start(self, address: str, port: int = pod_contract.FRONT_PORT) -> None:
+        """Listen on `address`; OSError if the port is taken."""
+        await self._runner.setup()
+        await web.TCPSite(self._runner, address, port, backlog=BACKLOG).start()
+
+    async def stop(self) -> None:
+        """Stop listening, and end requests within STOP_SECONDS."""
+        await self._runner.cleanup()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _refused(self, what: str) -> None:
+        self._metrics.refused(what=what).inc()
+
+    def _guard(self, handler: Handler) -> Handler:
+        """Ask for an API key, and give errors the form that OpenAI's clients read."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
+            if self._keys is not None and not self._keys.admits(shown):
+                return self._error("wrong_key", 401, "the API key is missing or wrong")
+            try:
+                return await handler(request)
+            except BadRequestError as error:
+                return self._error("bad_request", 400, error.problem, error.field, error.code)
+            except RefusedRewardError as error:
+                return self._error("reward", error.status, str(error))
+            except tuple(_FAILURES) as error:
+                what, status = _FAILURES[type(error)]
+                return self._error(what, status, str(error) or self._late())
+            except web.HTTPRequestEntityTooLarge as error:
+                return self._error("long_body", 413, error.text or "the body is too long")
+
+        return guarded
+
+    def _error(
+        self,
+        what: str,
+        status: int,
+        problem: str,
+        field: str | None = None,
+        code: str | None = None,
+    ) -> web.Response:
+        self._refused(what)
+        log.info("refused a request (%d): %.300s", status, problem, extra=REPEATED)
+        kinds = {401: "authentication_error", 429: "rate_limit_error"}
+        kind = kinds.get(status, "server_error" if status >= 500 else "invalid_request_error")
+        code = code or ("invalid_api_key" if status == 401 else None)
+        body = error_body(problem, kind=kind, field=field, code=code)
+        return web.json_response(body, status=status, headers=_RETRY if status == 429 else None)
+
+    def _deadline(self) -> asyncio.Timeout:
+        return asyncio.timeout(self._settings.request_seconds)
+
+    def _late(self) -> str:
+        return f"there was no whole answer within {self._settings.request_seconds:g} s"
+
+    async def _models(self, _: web.Request) -> web.StreamResponse:
+        own = {
+            "id": self._job.model,
+            "object": "model",
+            "created": self._started,
+            "owned_by": f"{self._job.namespace}/{self._job.job}",
+        }
+        return web.json_response({"object": "list", "data": [own]})
+
+    async def _reward(self, request: web.Request) -> web.StreamResponse:
+        try:
+            body = await _json(request, LONGEST_REWARD)
+            verdict = await self._recording.reward(request.match_info["trajectory"], body)
+        except TimeoutError:
+            problem = "the trainer does not take trajectories now; send the reward again"
+            return self._error("late", 503, problem)
+        return web.json_response({"verdict": verdict.value})
+
+    def _answers(
+        self, read: Callable[[Any, Any], CompletionRequest]
+    ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def answer(request: web.Request) -> web.StreamResponse:
+            async with self._admission.slot():  # before a body needs memory
+                began = time.monotonic()
+                self._metrics.requests_running.inc()
+                try:
+                    body = await _json(request, self._longest)
+                    return await self._generate(request, read(body, self._job.algorithm.sampling))
+                finally:
+                    self._metrics.requests_running.dec()
+                    self._metrics.request_seconds.observe(time.monotonic() - began)
+
+        return answer
+
+    async def _generate(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
+        trajectory = self._recording.name_of(request.headers.get(TRAJECTORY_HEADER, ""))
+        if asked.model != self._job.model:
+            problem = f"the model is {self._job.model!r}, not {asked.model[:200]!r}"
+            return self._error("bad_request", 404, problem, "model", "model_not_found")
+        text = self._reader.text(asked)
+        prompt = asked.tokens or ()
+        if text is not None:
+            known, behind = self._recording.continued(trajectory, text)
+            encode = self._reader.encode
+            prompt = (*known, *await asyncio.to_thread(encode, behind, asked.prompt_field))
+        self._reader.check(asked, prompt)
+        answer = Answer(asked, prompt, generation=self._generation, reader=self._reader)
+        response: web.StreamResponse
+        headers = {TRAJECTORY_HEADER: trajectory}
+        if asked.stream:
+            response = await self._stream(request, answer, headers)
+        else:
+            async with self._deadline():
+                response = web.json_response(await answer.whole(), headers=headers)
+        self._metrics.tokens.inc(sum(len(one.response.tokens) for one in answer.choices))
+        if all(one.finish is not None for one in answer.choices):
+            self._recording.record(trajectory, answer, text)
+            self._metrics.answered.inc()
+        return response
+
+    async def _stream(
+        self, request: web.Request, answer: Answer, headers: dict[str, str]
+    ) -> web.StreamResponse:
+        """Server-sent events. What goes wrong after the first one is an event, too."""
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-cache",
+                **headers,
+            }
+        )
+        began = time.monotonic()
+        async with aclosing(answer.pieces()) as pieces:
+            try:
+                async with self._deadline():
+                    async for piece in pieces:
+                        if not response.prepared:
+                            self._metrics.first_token_seconds.observe(time.monotonic() - began)
+                            await response.prepare(request)
+                        await response.write(_event(piece))
+            except (NoRolloutError, UnanswerableError, TimeoutError) as error:
+                if not response.prepared:
+                    raise
+                self._refused("cut_off")
+                problem = str(error) or self._late()
+                await response.write(_event(error_body(problem, kind="server_error")))
+        await response.write(b"data: [DONE]\n\n")
+        return response
+
+
+def _event(body: dict[str, Any]) -> bytes:
+    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+
+
+async def _json(request: web.Request, longest: int) -> Any:
+    """The body. BadRequestError; HTTPRequestEntityTooLarge beyond `longest` bytes."""
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            body = await request.clone(client_max_size=longest).read()
+            long = len(body) > LONG_TEXT
+            return await asyncio.to_thread(json.loads, body) if long else json.loads(body)
+    except TimeoutError:
+        raise BadRequestError("the request comes too slowly") from None
+    except (ValueError, RecursionError) as error:
+        raise BadRequestError(f"the body is no JSON: {error}") from error

@@ -1,0 +1,1 @@
+"""The training engine `fsdp`: torch's first FSDP, with its flat parameters."""

@@ -1,0 +1,1 @@
+"""Supervised training, on any engine: the plug-in `supervised` of `rollcall.trainers`."""
