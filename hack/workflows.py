@@ -28,8 +28,8 @@ def main() -> int:
     except (ClusterError, OSError) as error:
         print(explain(error, log=cache.keep_output(error)), file=sys.stderr)
         return 1
-    checked = [program, "-shellcheck=", "-pyflakes=", *workflows]
-    return subprocess.run(checked, cwd=ROOT, check=False, timeout=TIMEOUT_S).returncode
+    words: list[str | Path] = [program, "-shellcheck=", "-pyflakes=", *workflows]
+    return subprocess.run(words, cwd=ROOT, check=False, timeout=TIMEOUT_S).returncode
 
 
 if __name__ == "__main__":

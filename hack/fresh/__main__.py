@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from hack.cluster import cache
 from hack.cluster.errors import ClusterError, explain
-from hack.cluster.progress import duration, say
+from hack.cluster.progress import say
 from hack.fresh import debian_root, namespace
+from hack.usual_time import duration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

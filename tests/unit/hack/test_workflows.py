@@ -86,4 +86,4 @@ def test_no_cache_reaches_a_release_and_only_a_tag_makes_one() -> None:
     text = (GITHUB / "workflows" / "release.yaml").read_text()
     assert "actions/cache@" not in text
     assert "./.github/actions/set-up" not in text
-    assert read(GITHUB / "workflows" / "release.yaml")[True] == {"push": {"tags": ["v*"]}}
+    assert '\non:\n  push:\n    tags: ["v*"]\n\n' in text
