@@ -611,15 +611,12 @@ async def test_a_second_reward_is_refused_while_the_first_is_decided_about() -> 
     class Slow(Sender):
         async def deliver(self, finished: FinishedTrajectory) -> TrajectoryVerdict:
             self.sent.append(finished)
-            await decided.wait()
+            async with asyncio.timeout(2):
+                await decided.wait()
             return TrajectoryVerdict.COUNTED
 
     sender = Slow()
-    async with (
-        counting_rollout() as rollout,
-        training(rollout, sender) as client,
-        asyncio.timeout(10),
-    ):
+    async with counting_rollout() as rollout, training(rollout, sender) as client:
         await say(client, ASK)
         first = asyncio.create_task(reward(client, reward=1))
         while not sender.sent:
