@@ -53,6 +53,7 @@ def test_restarts_are_counted_once(
     old = TrainerRestarts(counted=before[0], total=before[1], of_pod=before[2], last=90.0)
     new = count_restarts(old, pods, policy(**fields), now=100.0)
     assert (new.counted, new.total) == (counted, total)
+    assert new.last == (100.0 if total > before[1] else 90.0), "also of one that is not counted"
 
 
 @pytest.mark.parametrize(("quiet", "counted"), [(599, 4), (600, 1)])
@@ -125,6 +126,17 @@ def test_settings_that_the_trainer_refuses_end_the_job_at_once() -> None:
     condition = simulator.condition("Failed")
     assert condition["reason"] == "BadConfig"
     assert condition["message"].startswith("spec.model.path: unknown builtin 'x'")
+
+
+@pytest.mark.parametrize(("code", "reason"), [(64, "BadConfig"), (42, "ExitCodeRule")])
+def test_the_exit_of_any_rank_counts(code: int, reason: str) -> None:
+    rules = [{"exitCodes": [42], "action": "Fail"}]
+    changes = {"spec.failurePolicy.rules": rules, "spec.trainer.replicas": 2}
+    simulator = JobSimulator(changes)
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-trainer")[1], exit_code=code, running=False)
+    simulator.converge(1)
+    assert simulator.condition("Failed")["reason"] == reason
 
 
 def test_a_trainer_that_is_stopped_by_suspension_has_not_failed() -> None:

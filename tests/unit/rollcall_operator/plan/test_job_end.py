@@ -3,6 +3,7 @@
 import pytest
 
 from rollcall_protocol.wire.job_snapshot import TrainingResult
+from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import JOB, JobSimulator, writes_anything
 
 
@@ -17,11 +18,19 @@ def test_a_job_that_did_its_steps_has_succeeded_and_frees_its_pods() -> None:
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 0
     assert simulator.children["Deployment/bad-cpu"]["spec"]["replicas"] == 0
     assert simulator.reconcile().roster is None
-    for kind in ("TrainerReady", "RolloutsReady", "WeightsInSync", "Running"):
-        assert (simulator.condition(kind)["status"], simulator.condition(kind)["reason"]) == (
-            "False",
-            "Finished",
-        )
+    assert simulator.status["trainer"]["replicas"] == 0
+
+
+def test_every_condition_of_pods_and_training_says_that_the_job_has_finished() -> None:
+    simulator = JobSimulator(OWN_REFERENCE)
+    simulator.to_running()
+    simulator.report(finished=TrainingResult(step=200))
+    simulator.converge(1)
+    reasons = {c["type"]: (c["status"], c["reason"]) for c in simulator.status["conditions"]}
+    of_pods = ("TrainerReady", "TrainerUpToDate", "ReferenceReady", "RolloutsReady")
+    for kind in (*of_pods, "CoordinatorConnected", "WeightsInSync", "Running"):
+        assert reasons[kind] == ("False", "Finished"), kind
+    assert simulator.pool_condition("bad-cpu", "Ready")["reason"] == "Finished"
 
 
 def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
@@ -31,6 +40,8 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     simulator.converge(1)
     assert simulator.status["phase"] == "Succeeded"
     assert simulator.children["StatefulSet/bad-trainer"]["spec"]["replicas"] == 1
+    assert simulator.condition("TrainerReady")["status"] == "True"
+    assert simulator.pool_condition("bad-cpu", "Ready")["status"] == "True"
     simulator.change(simulator.pods_of("bad-cpu")[0], terminating=True)
     plan = simulator.converge(60)
     assert not plan.epoch_change, "a finished job gets no epoch"
@@ -58,6 +69,17 @@ def test_a_finished_job_stays_finished() -> None:
     assert message.startswith("training failed at step 7: loss is not a number. Fix the cause")
 
 
+def test_the_time_of_its_end_stays() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.report(finished=TrainingResult(step=200))
+    simulator.converge(1)
+    ended = simulator.status["completionTime"]
+    simulator.edit({"spec.ttlSecondsAfterFinished": 1000})
+    simulator.converge(60)
+    assert simulator.status["completionTime"] == ended
+
+
 def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     simulator = JobSimulator({"spec.ttlSecondsAfterFinished": 30})
     simulator.to_running()
@@ -67,6 +89,13 @@ def test_a_finished_job_is_deleted_after_its_time_to_live() -> None:
     assert plan.requeue_after == pytest.approx(18, abs=1.0)
     (gone,) = simulator.reconcile(20).deletes
     assert (gone.kind, gone.name, gone.uid) == ("RLJob", JOB, "job-uid")
+
+
+def test_a_job_whose_time_to_live_is_0_is_deleted_at_once() -> None:
+    simulator = JobSimulator({"spec.ttlSecondsAfterFinished": 0})
+    simulator.to_running()
+    simulator.report(finished=TrainingResult(step=200))
+    assert [gone.kind for gone in simulator.reconcile().deletes] == ["RLJob"]
 
 
 def test_the_deadline_does_not_count_time_suspended() -> None:

@@ -100,6 +100,14 @@ def test_a_pod_that_tolerates_the_taint_stays(toleration: Toleration, stays: boo
     assert (simulator.reconcile().pod_deletions == ()) is stays
 
 
+def test_one_that_tolerates_not_all_taints_of_the_node_leaves() -> None:
+    simulator = on_nodes(node_0=NodeFacts("node-0", (SPOT, Taint("other", "", "NoSchedule"))))
+    victim = simulator.pods_of("bad-cpu")[0]
+    tolerates = (Toleration(key=SPOT.key, operator="Exists"),)
+    simulator.change(victim, tolerations=tolerates)
+    assert [gone.uid for gone in simulator.reconcile().pod_deletions] == [victim.uid]
+
+
 def test_a_trainer_stays_on_a_terminating_node_and_one_event_reports_it() -> None:
     simulator = on_nodes(node_t=NodeFacts("node-t", (SPOT,)))
     plan = simulator.reconcile()

@@ -127,11 +127,12 @@ def test_of_a_small_pool_one_is_replaced_at_a_time() -> None:
     assert removed(simulator.reconcile(5)) == all_rollouts[1:2]
 
 
-def test_of_a_large_pool_a_tenth_is_replaced_at_a_time() -> None:
-    simulator = running(replicas=30)
+@pytest.mark.parametrize(("replicas", "at_once"), [(19, 1), (29, 2), (30, 3)])
+def test_of_a_large_pool_a_tenth_is_replaced_at_a_time(replicas: int, at_once: int) -> None:
+    simulator = running(replicas=replicas)
     simulator.report(states=dict.fromkeys(uids(simulator), SUSPECT))
     simulator.converge()
-    assert len(removed(simulator.reconcile(BOUND))) == 3
+    assert len(removed(simulator.reconcile(BOUND))) == at_once
 
 
 def test_a_restart_of_the_operator_does_not_lift_the_cap() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_operator.plan.model import ReconcileMemory
 from rollcall_protocol.wire.roster import EpochCause
-from tests.unit.rollcall_operator.plan.simulator import JobSimulator, writes_anything
+from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool, writes_anything
 
 
 def started(changes: dict[str, object] | None = None) -> JobSimulator:
@@ -60,6 +60,18 @@ def test_a_laggard_is_waited_for_no_longer_than_the_settle_time() -> None:
     assert plan.requeue_after == pytest.approx(1.0)
     assert simulator.reconcile(0.5).roster is None
     assert simulator.reconcile(0.5).epoch_change
+
+
+def test_one_pools_surplus_does_not_stand_for_what_another_lacks() -> None:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.to_running()
+    simulator.scale("lent", 3)
+    simulator.converge()
+    simulator.schedule()
+    simulator.run(simulator.pods_of("lent")[1])
+    simulator.scale("bad-cpu", 1)  # its second rollout is still there
+    assert not simulator.reconcile().epoch_change, "the third lent rollout is still to come"
 
 
 def test_each_newcomer_starts_the_settle_time_again_up_to_a_bound() -> None:

@@ -40,6 +40,24 @@ def test_a_problem_is_reported_once() -> None:
     assert reasons(simulator) == [("Warning", "ImagePullFailed")]
 
 
+def test_the_same_problem_of_other_pods_is_reported_too() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    for pod in (simulator.trainer, simulator.pods_of("bad-cpu")[0]):
+        simulator.change(pod, waiting_reason="ImagePullBackOff", waiting_message="Back-off")
+        simulator.converge(2)
+    assert reasons(simulator) == 2 * [("Warning", "ImagePullFailed")]
+
+
+def test_a_spec_that_cannot_be_read_is_reported() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.edit({"spec.trainer.replicas": "two"})
+    simulator.converge(1)
+    assert reasons(simulator) == [("Warning", "InvalidSpec")]
+
+
 def test_the_end_of_the_job_is_reported() -> None:
     simulator = JobSimulator()
     simulator.to_running()

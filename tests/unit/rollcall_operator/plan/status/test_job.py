@@ -84,6 +84,21 @@ def test_an_operator_without_news_says_nothing_new(running: JobSimulator) -> Non
     assert running.status == before
 
 
+def test_the_last_reward_stays_while_no_sample_is_new(running: JobSimulator) -> None:
+    running.report(step=5, reward=0.5)
+    running.converge(20)
+    running.report(step=6)
+    running.converge(20)
+    progress = running.status["progress"]
+    assert (progress["step"], progress["rolloutReward"]) == (6, "0.500")
+
+
+def test_a_suspended_job_should_have_no_trainer(running: JobSimulator) -> None:
+    running.edit({"spec.suspend": True})
+    running.converge(1)
+    assert running.status["trainer"]["replicas"] == 0
+
+
 def test_a_coordinator_that_is_gone_is_reported(running: JobSimulator) -> None:
     running.snapshot = None
     del running.pods[running.trainer.uid]

@@ -92,6 +92,25 @@ def test_stale_and_leaving_rollouts_are_counted() -> None:
     assert counts == [2, 1, 1, 1]
 
 
+def test_the_surplus_of_a_scale_down_is_not_counted_as_ready() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 1)
+    simulator.converge(2)
+    condition = simulator.pool_condition("bad-cpu", "Ready")
+    assert condition["message"] == "1 of 1 rollouts are ready"
+
+
+def test_without_a_report_the_versions_stay() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.report(step=7)
+    simulator.converge(20)
+    simulator.snapshot = None
+    simulator.converge(60)
+    assert simulator.pools["bad-cpu"]["status"]["weightVersion"] == {"min": 7, "max": 7}
+
+
 def test_a_problem_is_reported_with_the_fields_path_in_the_pool() -> None:
     simulator = JobSimulator()
     simulator.converge()
