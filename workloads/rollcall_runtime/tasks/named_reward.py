@@ -1,4 +1,4 @@
-"""Rewards that a job names without a module, with settings: built in, or by entry point."""
+"""Rewards that a job names without a module, with settings: the core's, or by entry point."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -28,14 +28,8 @@ named_rewards: Registry[NamedReward] = Registry(
     field="spec.reward.function",
     base=NamedReward,  # type: ignore[type-abstract]
     builtins={
-        "code": "rollcall_runtime.tasks.builtin_rewards.code:CodeReward",
         "environment": "rollcall_runtime.tasks.builtin_rewards.environment:EnvironmentReward",
         "exact-match": "rollcall_runtime.tasks.builtin_rewards.exact_match:ExactMatch",
-        "http": "rollcall_runtime.tasks.builtin_rewards.http_service:HttpReward",
-        "math-verify": "rollcall_runtime.tasks.builtin_rewards.math_verify:MathVerify",
-        "reasoning-gym": (
-            "rollcall_runtime.tasks.builtin_rewards.reasoning_gym_score:ReasoningGymScore"
-        ),
         "regex": "rollcall_runtime.tasks.builtin_rewards.regex:RegexMatch",
     },
 )

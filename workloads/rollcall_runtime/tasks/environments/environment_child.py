@@ -16,7 +16,7 @@ from rollcall_runtime.tasks.environments.environment_messages import (
     MAX_ANSWER,
     RESET,
 )
-from rollcall_runtime.tasks.environments.tool_environment import load_tools
+from rollcall_runtime.tasks.environments.environment_plugin import TOOLS, environment_plugins
 from rollcall_runtime.tasks.environments.user_environment import (
     BadAnswerError,
     EnvironmentMaker,
@@ -36,7 +36,7 @@ def main() -> None:
 def _load(named: dict[str, Any]) -> EnvironmentMaker:
     directory = Path(named["directory"]) if named["directory"] else None
     if named["tools"]:
-        return load_tools(named["tools"], directory=directory)
+        return environment_plugins.get(TOOLS)().load(named["tools"], directory=directory)
     return load_environment(named["function"], named["config"], directory=directory)
 
 

@@ -6,14 +6,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
-from rollcall_runtime.tasks.named_reward import NamedReward
-from rollcall_runtime.tasks.sandbox.code_run import (
+from rollcall_plugins.rewards.code.sandbox.code_run import (
     Limits,
     SandboxError,
     call_function,
     run_program,
 )
+from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
+from rollcall_runtime.tasks.named_reward import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.tasks.environments.tool_environment import (
+from rollcall_plugins.environments.tools.environment import (
     MAX_CALLS,
     MAX_RESULT,
     ToolEnvironment,

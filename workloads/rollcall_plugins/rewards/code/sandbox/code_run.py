@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from rollcall_runtime.tasks.sandbox import child
+from rollcall_plugins.rewards.code.sandbox import child
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ LONGEST_OUTPUT = 1 << 20  # bytes
 _START_SECONDS = 20.0  # of an interpreter on a busy machine
 _SHARE = 2  # so many times its processor time the code may take by the clock
 _START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {module} import main; main()"
-_FOUND_BENEATH = str(Path(child.__file__).parents[3])  # where rollcall_runtime is
+_FOUND_BENEATH = str(Path(child.__file__).parents[4])  # where rollcall_plugins is
 
 
 class SandboxError(OSError):

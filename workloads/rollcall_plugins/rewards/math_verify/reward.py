@@ -45,7 +45,7 @@ class MathVerify(NamedReward):
         try:
             import math_verify  # noqa: PLC0415 - slow, and not in every image
         except ImportError as error:
-            problem = f"math-verify cannot be imported: {error}; add the package to the image"
+            problem = f"math-verify cannot be imported: {error}; an image needs rollcall[rewards]"
             raise SpecError(f"{field.rpartition('.')[0]}.function", problem) from error
         logging.getLogger("math_verify").setLevel(logging.ERROR)  # of limits that are not set
         self._parse, self._verify = math_verify.parse, math_verify.verify

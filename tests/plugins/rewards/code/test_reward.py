@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.tasks.builtin_rewards import code as code_module
-from rollcall_runtime.tasks.builtin_rewards.code import CodeReward
-from rollcall_runtime.tasks.sandbox import landlock
-from rollcall_runtime.tasks.sandbox.code_run import (
+from rollcall_plugins.rewards.code.reward import CodeReward
+from rollcall_plugins.rewards.code.sandbox import landlock
+from rollcall_plugins.rewards.code.sandbox.code_run import (
     CodeRun,
     Limits,
     SandboxError,
     call_function,
     run_program,
 )
+from rollcall_runtime.tasks.builtin_rewards import code as code_module
 from rollcall_runtime.worker.errors import SpecError
 
 LIMITS = Limits(seconds=2, memory=256 << 20)

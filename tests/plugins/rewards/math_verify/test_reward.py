@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.tasks.builtin_rewards.math_verify import MathVerify
+from rollcall_plugins.rewards.math_verify.reward import MathVerify
 from rollcall_runtime.worker.errors import SpecError
 
 

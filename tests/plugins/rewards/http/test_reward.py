@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_runtime.tasks.builtin_rewards import http_service
+from rollcall_plugins.rewards.http import reward as http_service
 from rollcall_runtime.tasks.reward_function import UnusableRewardError, load_reward
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines.tiny_models import LETTERS, tiny_tokenizer

@@ -45,7 +45,7 @@ class ReasoningGymScore(NamedReward):
         try:
             reasoning_gym_task.import_package()
         except ImportError as error:
-            problem = f"reasoning-gym cannot be imported: {error}; add the package to the image"
+            problem = f"reasoning-gym cannot be imported: {error}; an image needs rollcall[rewards]"
             raise SpecError(f"{field.rpartition('.')[0]}.function", problem) from error
 
     def __call__(

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from rollcall_plugins.rewards.reasoning_gym.reward import ReasoningGymScore
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
-from rollcall_runtime.tasks.builtin_rewards.reasoning_gym_score import ReasoningGymScore
 from rollcall_runtime.tasks.reasoning_gym_task import open_task
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.data.character_tokenizer import character_model

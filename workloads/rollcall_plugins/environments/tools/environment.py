@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollcall_runtime.tasks.environments.environment_plugin import EnvironmentPlugin
 from rollcall_runtime.tasks.environments.user_environment import FIELD, EnvironmentMaker
 from rollcall_runtime.tasks.reward_text import open_decoder
 from rollcall_runtime.tasks.user_code import definition, import_callable
@@ -83,6 +84,13 @@ def load_tools(functions: Sequence[str], *, directory: Path | None) -> Environme
     decode = open_decoder(directory, field=f"{FIELD}.tools")
     place = definition(next(iter(tools.values())))
     return EnvironmentMaker(lambda: ToolEnvironment(tools), decode, *place)
+
+
+class ToolEnvironments(EnvironmentPlugin):
+    """See EnvironmentPlugin."""
+
+    def load(self, functions: Sequence[str], *, directory: Path | None) -> EnvironmentMaker:
+        return load_tools(functions, directory=directory)
 
 
 async def _awaited(value: Awaitable[Any]) -> Any:

@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from typing import Any
 
-from rollcall_runtime.tasks.sandbox import landlock, seccomp
+from rollcall_plugins.rewards.code.sandbox import landlock, seccomp
 from rollcall_runtime.worker.parent_process import end_with_parent
 
 ISOLATED = b"+"  # the first byte of what is written, before any code runs; else it says why not

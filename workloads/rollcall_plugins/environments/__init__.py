@@ -1,0 +1,1 @@
+"""Environments that a job names instead of a class of its own, one folder each."""

@@ -1,0 +1,1 @@
+"""The environment `tools`: functions that the model calls in its responses."""

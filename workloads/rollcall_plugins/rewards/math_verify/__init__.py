@@ -1,0 +1,1 @@
+"""The reward `math-verify`: the answer equals the row's as mathematics."""

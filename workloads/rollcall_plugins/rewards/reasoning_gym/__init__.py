@@ -1,0 +1,1 @@
+"""The reward `reasoning-gym`: the data set of the question scores the answer."""
