@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall_plugins.environments.tools import environment as tool_environment
 from rollcall_plugins.front.openai import (
     admission,
     api_keys,
@@ -13,14 +14,15 @@ from rollcall_plugins.front.openai import (
     routing,
     server,
 )
+from rollcall_plugins.rewards.code import reward as code
+from rollcall_plugins.rewards.http import reward as http_service
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import reward_error_share, trajectory_groups
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, prompt_rows, row_mix
 from rollcall_runtime.rollout import generation_door
-from rollcall_runtime.tasks.builtin_rewards import code, http_service
-from rollcall_runtime.tasks.environments import environment_messages, tool_environment
+from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.train import health
 from rollcall_runtime.train.reference_pods import exchange
 from rollcall_runtime.train.roles import remote_reference

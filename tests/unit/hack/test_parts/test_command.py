@@ -78,8 +78,13 @@ def test_a_full_run_that_continues_leaves_out_what_passed_and_has_not_changed(
 def test_the_parts_that_a_change_needs_are_found(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    asked = []
-    monkeypatch.setattr(changes, "paths_since", lambda commit: asked.append(commit) or {"a"})
+    asked = list[str]()
+
+    def paths_since(commit: str) -> set[str]:
+        asked.append(commit)
+        return {"a"}
+
+    monkeypatch.setattr(changes, "paths_since", paths_since)
     monkeypatch.setattr(changes, "parts_of", lambda _: {"other", "third"})
     assert run(monkeypatch, capfd, "changed", "--since", "v1")[1] == ["third", "other"]
     assert asked == ["v1"]
