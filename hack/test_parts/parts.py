@@ -55,6 +55,7 @@ PARTS = (
             "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
             "rollcall-operator reference --check",
             "python -m hack.docs.cli_reference --check",
+            "python -m hack.docs.measurements --check",
             "python -m hack.docs.links",
             "python -m hack.monitoring.dashboards --check",
             "python -m hack.test_parts.pages --check",

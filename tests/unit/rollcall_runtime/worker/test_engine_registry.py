@@ -1,6 +1,7 @@
 """Engines are found by name, and one that cannot be used says why."""
 
 from importlib.metadata import EntryPoint, distribution
+from typing import Any
 
 import pytest
 
@@ -83,8 +84,8 @@ def test_a_third_party_cannot_replace_a_built_in_engine(
 def test_a_third_party_cannot_replace_a_plugin_of_this_project(
     registry: Registry[Base], monkeypatch: pytest.MonkeyPatch, order: int
 ) -> None:
-    plugin = EntryPoint(name="fast", value=f"{__name__}:Good", group=GROUP)
-    usurper = EntryPoint(name="fast", value="no_such_module_here:Engine", group=GROUP)
+    plugin: Any = EntryPoint(name="fast", value=f"{__name__}:Good", group=GROUP)
+    usurper: Any = EntryPoint(name="fast", value="no_such_module_here:Engine", group=GROUP)
     found = [plugin._for(distribution("rollcall")), usurper._for(distribution("torch"))]
     monkeypatch.setattr(engine_registry, "entry_points", lambda **_: found[::order])
     assert Availability("fast", "built in", None) in registry.survey()
