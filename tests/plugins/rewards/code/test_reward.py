@@ -50,6 +50,12 @@ ADD = {
 }
 
 
+def test_white_space_at_the_ends_of_lines_does_not_count() -> None:
+    written = {"tests": [{"input": "a", "output": "a \nend"}]}
+    assert score("print(input())\nprint('end  ')", written) == 1
+    assert score("print('', input())\nprint('end')", written) == 0
+
+
 def test_a_program_reads_and_writes() -> None:
     assert run("print(input()[::-1])", "abc\n") == CodeRun(b"cba\n", ended_well=True)
     assert not run("print(1); raise SystemExit(3)").ended_well
