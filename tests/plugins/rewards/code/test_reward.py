@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rollcall_plugins.rewards.code import reward as code_module
 from rollcall_plugins.rewards.code.reward import CodeReward
 from rollcall_plugins.rewards.code.sandbox import landlock
 from rollcall_plugins.rewards.code.sandbox.code_run import (
@@ -19,7 +20,6 @@ from rollcall_plugins.rewards.code.sandbox.code_run import (
     call_function,
     run_program,
 )
-from rollcall_runtime.tasks.builtin_rewards import code as code_module
 from rollcall_runtime.worker.errors import SpecError
 
 LIMITS = Limits(seconds=2, memory=256 << 20)
