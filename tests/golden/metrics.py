@@ -23,7 +23,7 @@ from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.worker.telemetry import PREFIX, RolloutMetrics, TrainerMetrics
 
 ROOT = Path(__file__).parents[2]
-SOURCES = (ROOT / "operator" / "rollcall_operator", ROOT / "workloads" / "rollcall_runtime")
+SOURCES = (ROOT / "operator" / "rollcall_operator", ROOT / "workloads")
 _TIME = "2026-01-01T00:00:00Z"
 _SNAPSHOT = JobSnapshot("uid", 1, 1, "", (), TrainingProgress(1, 10, 1, None))
 _WRAPPERS = {"gauge", "counter", "counters", "histogram", "histograms", "totals"}

@@ -8,7 +8,7 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
-from rollcall_runtime import cli
+from rollcall_runtime.worker import program
 from rollcall_runtime.worker.logs import JobLogFormatter
 from tests.networks import own_network
 from tests.unit.rollcall_runtime.credentials import ISSUER
@@ -29,7 +29,7 @@ def use_container(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     termination.touch()
     monkeypatch.setattr(pod_contract, "TERMINATION_LOG", str(termination))
     # The root logger belongs to pytest here.
-    monkeypatch.setattr(cli, "configure_logs", lambda **_: JobLogFormatter({}))
+    monkeypatch.setattr(program, "configure_logs", lambda **_: JobLogFormatter({}))
     for name, value in {
         pod_contract.COORDINATOR: "127.0.0.1",
         pod_contract.POD_NAME: "reverse-trainer-0",

@@ -12,11 +12,13 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.job_config import EngineRef, OptimizerConfig
+from tests.process.conftest import forked_workers, worker_fork_server
 from tests.process.engines.tiny_models import write_tiny_model
 from tests.process.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.process.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
+__all__ = ["forked_workers", "worker_fork_server"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
 KEY = "key-of-the-agents-0"
