@@ -5,6 +5,7 @@ import pytest
 from rollcall_operator.api.rljob import FailurePolicy
 from rollcall_operator.plan.failure import TrainerRestarts, count_restarts
 from rollcall_operator.plan.model import PodFacts
+from rollcall_protocol.wire.job_snapshot import TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 
@@ -36,6 +37,14 @@ IGNORE_7_FIRST = {"rules": [*IGNORE_7["rules"], {"exitCodes": [7, 8], "action": 
             1,
             1,
             id="a gang restarts together",
+        ),
+        pytest.param(
+            (0, 0, 0),
+            [trainer(1), trainer(3, name="t-1")],
+            {},
+            3,
+            3,
+            id="the rank that restarted most",
         ),
         pytest.param((0, 0, 0), [trainer(1, 7)], IGNORE_7, 0, 1, id="a rule says Ignore"),
         pytest.param((0, 0, 0), [trainer(1, 8)], IGNORE_7, 1, 1, id="the rule is about others"),
@@ -91,6 +100,16 @@ def test_a_trainer_that_restarts_is_restarting_and_then_running_again() -> None:
     simulator.report()
     simulator.converge(5)
     assert simulator.status["phase"] == "Running"
+
+
+def test_a_job_whose_trainer_has_restarted_succeeds_all_the_same() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    crash(simulator, 1)
+    simulator.run(simulator.trainer)
+    simulator.report(finished=TrainingResult(step=200))
+    simulator.converge(5)
+    assert simulator.status["phase"] == "Succeeded"
 
 
 def test_too_many_restarts_end_the_job() -> None:

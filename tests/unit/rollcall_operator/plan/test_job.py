@@ -161,6 +161,16 @@ def test_scaling_down_says_so() -> None:
     assert simulator.status["syncGroups"][0]["history"][-1]["cause"] == "ScaledDown"
 
 
+def test_a_loss_of_another_pool_is_no_scaling_down() -> None:
+    simulator = JobSimulator()
+    simulator.pools["lent"] = lent_pool()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 1)
+    simulator.change(simulator.pods_of("lent")[0], terminating=True)
+    simulator.converge(0.1)
+    assert simulator.status["syncGroups"][0]["history"][-1]["cause"] == "MemberLost"
+
+
 def test_a_lent_pool_joins_a_running_job_and_is_taken_back() -> None:
     simulator = JobSimulator()
     simulator.to_running()

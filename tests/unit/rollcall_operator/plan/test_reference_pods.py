@@ -115,6 +115,8 @@ def test_training_waits_only_while_no_pod_is_ready_and_the_conditions_say_so() -
     simulator.converge(5)
     waits = simulator.condition("Running")
     assert (waits["status"], waits["reason"]) == ("False", "WaitingForReference")
+    events = [event for plan in simulator.plans for event in plan.events]
+    assert ("Warning", "WaitingForReference") == (events[-1].type, events[-1].reason)
     simulator.change(other, ready=True)
     simulator.converge(5)
     assert simulator.condition("Running")["status"] == "True"

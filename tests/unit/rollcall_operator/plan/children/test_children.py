@@ -279,7 +279,22 @@ def test_checkpoints_go_to_the_volume_that_was_asked_for(volume: dict[str, Any])
     config = decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG]))
     assert config.checkpoint is not None
     assert config.checkpoint.path == mounts["rollcall-checkpoints"]
+    assert config.checkpoint.path == "/var/lib/rollcall/checkpoints"
     assert config.checkpoint.every_steps == 5
+
+
+def test_each_folder_that_a_worker_looks_into_is_mounted() -> None:
+    child = trainer()
+    mounts = {m["name"]: m["mountPath"] for m in pod_spec(child)["containers"][0]["volumeMounts"]}
+    for variable, volume in {
+        pod_contract.TOKEN_DIR: "rollcall-token",
+        pod_contract.TLS_DIR: "rollcall-tls",
+        pod_contract.TRUST_DIR: "rollcall-trust",
+        pod_contract.STATE_DIR: "rollcall-state",
+    }.items():
+        assert variables(child)[variable] == mounts[volume]
+    state = next(v for v in pod_spec(child)["volumes"] if v["name"] == "rollcall-state")
+    assert state["emptyDir"] == {"sizeLimit": "64Mi"}
 
 
 def tokens(child: Any) -> dict[str, str]:
@@ -350,6 +365,9 @@ def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
     spec = pod_spec(deployment({"spec.rollouts[0].drain.timeoutSeconds": 120}))
     assert spec["readinessGates"] == [{"conditionType": pod_contract.READINESS_GATE}]
     assert spec["terminationGracePeriodSeconds"] == 130
+    (container,) = spec["containers"]
+    own = next(v["value"] for v in container["env"] if v["name"] == pod_contract.POOL_CONFIG)
+    assert json.loads(own)["drain_timeout"] == 120.0
 
 
 def on_server(engine: str, **config: Any) -> dict[str, Any]:

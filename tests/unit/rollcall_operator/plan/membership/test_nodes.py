@@ -35,9 +35,10 @@ def test_a_node_without_trouble_is_not_kept() -> None:
 
 
 @pytest.mark.parametrize("key", PREEMPTION_TAINTS)
-def test_taints_of_a_node_that_will_be_gone(key: str) -> None:
-    found = facts(node({"key": key, "value": "x", "effect": "NoSchedule"}))
-    assert found == NodeFacts("n", (Taint(key, "x", "NoSchedule"),))
+@pytest.mark.parametrize("effect", ["NoSchedule", "NoExecute"])
+def test_taints_of_a_node_that_will_be_gone(key: str, effect: str) -> None:
+    found = facts(node({"key": key, "value": "x", "effect": effect}))
+    assert found == NodeFacts("n", (Taint(key, "x", effect),))
 
 
 def test_a_taint_that_excludes_no_pod_does_not_count() -> None:

@@ -50,6 +50,15 @@ def test_a_stale_rollout_is_taken_out_and_the_reason_kept() -> None:
     assert (gate.uid, gate.in_sync, gate.reason) == (victim.uid, False, "Stale")
 
 
+def test_one_that_has_not_registered_is_no_member() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    silent = simulator.pods_of("bad-cpu")[0]
+    simulator.report(silent=[silent.uid])
+    (gate,) = simulator.reconcile().gates
+    assert (gate.uid, gate.in_sync, gate.reason) == (silent.uid, False, "NotAMember")
+
+
 def test_news_of_an_older_epoch_moves_no_gate() -> None:
     simulator = JobSimulator()
     simulator.to_running()

@@ -4,7 +4,6 @@ import pytest
 
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_protocol.wire.job_snapshot import MemberState
-from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
 
 
@@ -65,16 +64,6 @@ def test_the_trainer_is_ready_once_all_of_its_pods_are() -> None:
     simulator.converge(2)
     assert state(simulator, "TrainerReady") == ("False", "Starting")
     assert simulator.condition("TrainerReady")["message"] == "1 of 2 trainer pods are ready"
-
-
-def test_the_reference_is_ready_once_all_of_its_pods_are() -> None:
-    simulator = JobSimulator(OWN_REFERENCE)
-    simulator.to_running()
-    simulator.change(simulator.pods_of("bad-reference")[0], ready=False)
-    simulator.converge(2)
-    assert state(simulator, "ReferenceReady") == ("False", "Starting")
-    assert simulator.condition("ReferenceReady")["message"] == "1 of 2 reference pods are ready"
-    assert state(simulator, "Running") == ("True", "Training")
 
 
 # --- training and weights ------------------------------------------------------------------------
