@@ -33,6 +33,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capfd.readouterr().out)
 
 
+@pytest.mark.slow
 def test_bench_prints_exactly_these_figures(capfd: pytest.CaptureFixture[str]) -> None:
     found = run(
         capfd,
