@@ -2,8 +2,8 @@
 
 The store starts Mooncake's TransferEngine on the pod's address and registers host memory with it.
 Its own read is not used: it polls without a pause, cannot be abandoned, and reports a failure while
-the transport may still write into the buffer (docs/weight-sync.md has the figures). Reads go to its
-TransferEngine instead, as in engine `mooncake`.
+the transport may still write into the buffer (docs/weight-sync/internals.md says more). Reads go to
+its TransferEngine instead, as in engine `mooncake`.
 """
 
 import ctypes
