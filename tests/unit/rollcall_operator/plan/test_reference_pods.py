@@ -116,7 +116,7 @@ def test_training_waits_only_while_no_pod_is_ready_and_the_conditions_say_so() -
     waits = simulator.condition("Running")
     assert (waits["status"], waits["reason"]) == ("False", "WaitingForReference")
     events = [event for plan in simulator.plans for event in plan.events]
-    assert ("Warning", "WaitingForReference") == (events[-1].type, events[-1].reason)
+    assert (events[-1].type, events[-1].reason) == ("Warning", "WaitingForReference")
     simulator.change(other, ready=True)
     simulator.converge(5)
     assert simulator.condition("Running")["status"] == "True"
