@@ -274,6 +274,18 @@ def test_a_pool_without_a_job_waits_for_it() -> None:
     assert ready["status"] == "False"
 
 
+def test_a_pool_without_a_job_is_reported_once() -> None:
+    pool = lent_pool()
+    observed = ObservedJob(namespace=NAMESPACE, name=JOB, now=1e9, pools=(pool,))
+    plan = make_plan(observed)
+    assert [event.reason for event in plan.events] == ["JobNotFound"]
+    pool["status"] = plan.pool_statuses["lent"]
+    pool["metadata"]["generation"] += 1
+    again = make_plan(observed)
+    assert again.pool_statuses["lent"]["observedGeneration"] == 2
+    assert again.events == ()
+
+
 def test_a_pool_of_another_job_is_a_mistake_of_the_callers() -> None:
     simulator = JobSimulator()
     simulator.pools["lent"] = lent_pool({"spec.jobRef.name": "other"})

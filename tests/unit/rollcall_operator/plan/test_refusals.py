@@ -129,6 +129,17 @@ def test_a_lower_maximum_than_there_are_rollouts_is_not_forced_upon_a_pool() -> 
     assert message.startswith("spec.rollouts[0].maxReplicas: 3 is below the 5 replicas")
 
 
+def test_nor_is_a_higher_minimum() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.scale("bad-cpu", 1)
+    simulator.edit({"spec.rollouts[0].minReplicas": 2})
+    plan = simulator.converge(2)
+    assert not [body for body in plan.applies if body["kind"] == "RolloutPool"]
+    message = simulator.condition("Validated")["message"]
+    assert message.startswith("spec.rollouts[0].minReplicas: 2 is above the 1 replicas")
+
+
 def test_a_pool_of_the_same_name_that_the_job_does_not_own_is_left_alone() -> None:
     simulator = JobSimulator()
     simulator.pools["bad-cpu"] = lent_pool({"metadata.name": "bad-cpu"})

@@ -193,6 +193,10 @@ def test_with_sync_switched_off_the_job_runs_and_says_so() -> None:
     assert simulator.status["phase"] == "Running"
     assert all(pod.gate for pod in simulator.pods_of("bad-cpu"))
     assert simulator.condition("WeightsInSync")["reason"] == "SyncDisabled"
+    lost = simulator.pods_of("bad-cpu")[0].uid
+    simulator.report(states={lost: MemberState.SUSPECT})
+    simulator.converge(2)
+    assert [pod.uid for pod in simulator.pods_of("bad-cpu") if not pod.gate] == [lost]
 
 
 def test_why_training_waits_and_what_is_wrong_is_shown(running: JobSimulator) -> None:

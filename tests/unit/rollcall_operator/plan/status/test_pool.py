@@ -101,6 +101,14 @@ def test_the_surplus_of_a_scale_down_is_not_counted_as_ready() -> None:
     assert condition["message"] == "1 of 1 rollouts are ready"
 
 
+def test_a_pod_that_has_failed_is_none_of_its_replicas() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.change(simulator.pods_of("bad-cpu")[0], phase="Failed", running=False)
+    simulator.converge(20)
+    assert simulator.pools["bad-cpu"]["status"]["replicas"] == 1
+
+
 def test_without_a_report_the_versions_stay() -> None:
     simulator = JobSimulator()
     simulator.to_running()
