@@ -4,6 +4,7 @@ import pytest
 
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.model import Refusal
+from tests.apiserver.bad_manifests.manifests import FRONT, OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import (
     JobSimulator,
     lent_pool,
@@ -50,6 +51,22 @@ def test_a_refused_trainer_is_reported_with_the_jobs_field(message: str, begins:
     assert condition["message"].startswith(begins)
     assert "StatefulSet/bad-trainer" in condition["message"]
     assert simulator.status["phase"] == "Pending"
+
+
+@pytest.mark.parametrize(
+    ("child", "field"),
+    [
+        ("StatefulSet/bad-front", "spec.front.template"),
+        ("Deployment/bad-reference", "spec.reference.template"),
+    ],
+)
+def test_other_refused_pods_are_reported_with_the_jobs_field(child: str, field: str) -> None:
+    simulator = JobSimulator({**OWN_REFERENCE, **FRONT})
+    simulator.reconcile()
+    refuse(simulator, child, INVALID.format(child.replace("/", ' "') + '"'))
+    simulator.converge()
+    message = simulator.condition("Validated")["message"]
+    assert message.startswith(f"{field}.spec.containers[0].name: Invalid value")
 
 
 def test_a_refusal_is_reported_at_once_even_right_after_another_write() -> None:

@@ -11,6 +11,7 @@ from rollcall_operator.plan.children import network_policies
 from rollcall_operator.plan.model import PolicyPeers, Refusal
 from rollcall_protocol import pod_contract
 from tests.apiserver.bad_manifests.manifests import (
+    FRONT,
     OWN_REFERENCE,
     Changes,
     changed,
@@ -55,26 +56,32 @@ def _holds(entry: dict[str, Any], port: int) -> bool:
 
 DATA = (7100, pod_contract.weights_port(63), 9089, 9091, 15001, 32768, 65535)
 TRAINER, ROLLOUT, REFERENCE = pods("trainer"), pods("rollout"), pods("reference")
+FRONT_PODS = pods("front")
 STRANGER = {"podSelector": {"matchLabels": {"app": "stranger"}}}
-PORTS = (22, 7070, 7071, 7072, 7073, 7074, 9090, *DATA)
+PORTS = (22, 7070, 7071, 7072, 7073, 7074, 7075, 9090, *DATA)
 OPEN: list[tuple[str, Any, set[int]]] = [
     ("bad-trainer", OPERATOR, {7070}),
     ("bad-trainer", ROLLOUT, {7070, 7071, *DATA}),
     ("bad-trainer", TRAINER, set(PORTS)),
     ("bad-trainer", REFERENCE, set()),
+    ("bad-trainer", FRONT_PODS, {7070, 7071}),
     ("bad-trainer", MONITORING, {9090}),
     ("bad-trainer", STRANGER, set()),
     ("bad-rollouts", OPERATOR, set()),
     ("bad-rollouts", ROLLOUT, {7072, *DATA}),
     ("bad-rollouts", TRAINER, {7072, *DATA}),
     ("bad-rollouts", REFERENCE, set()),
+    ("bad-rollouts", FRONT_PODS, {7072}),
     ("bad-rollouts", MONITORING, {9090}),
     ("bad-rollouts", STRANGER, set()),
     ("bad-reference", OPERATOR, set()),
     ("bad-reference", ROLLOUT, set()),
     ("bad-reference", TRAINER, {7074}),
     ("bad-reference", MONITORING, {9090}),
+    ("bad-reference", FRONT_PODS, set()),
     ("bad-reference", STRANGER, set()),
+    ("bad-front", STRANGER, {7075}),
+    ("bad-front", MONITORING, {7075, 9090}),
 ]
 
 
@@ -82,7 +89,7 @@ OPEN: list[tuple[str, Any, set[int]]] = [
 def test_each_peer_reaches_the_ports_that_it_needs_and_no_others(
     policy: str, peer: dict[str, Any], ports: set[int]
 ) -> None:
-    spec = policies(OWN_REFERENCE)[policy]
+    spec = policies({**OWN_REFERENCE, **FRONT})[policy]
     assert {port for port in PORTS if admits(spec, peer, port)} == ports
 
 
