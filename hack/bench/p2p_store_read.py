@@ -22,7 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from hack.bench.run_record import finish, run_record
-from rollcall_runtime.sync.engines.kimi.p2p_store import HostP2PStore, device_manager
+from rollcall_plugins.transports.kimi.p2p_store import HostP2PStore, device_manager
 from rollcall_runtime.sync.memory.buffers import HostBuffer
 
 MIB = 1 << 20
