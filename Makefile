@@ -58,7 +58,7 @@ else
 endif
 
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
-	.venv-vllm/bin/pytest -W default tests/plugins/inference/vllm
+	.venv-vllm/bin/pytest -W default tests/plugins/inference/vllm/inside
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines --engine fsdp2 --engine fsdp --engine megatron --engine torchtitan

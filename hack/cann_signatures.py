@@ -18,10 +18,11 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from rollcall_runtime.sync.bindings import acl_library, hccl_library
+from rollcall_plugins.transports.hccl import hccl_library
+from rollcall_runtime.sync.bindings import acl_library
 
 TORCH_NPU = "2.14.0"
-FILE = Path("tests/unit/rollcall_runtime/sync/bindings/cann_signatures.json")
+FILE = Path("tests/plugins/transports/hccl/cann_signatures.json")
 HEADERS = "torch_npu/include/third_party/"
 FUNCTIONS = (
     *acl_library._FUNCTIONS,

@@ -1,6 +1,6 @@
 """Records what SGLang's sources say of the interface that the engine `sglang` uses.
 
-    python -m hack.sglang_contract DIRECTORY > tests/doubles/sglang/contract.json
+    python -m hack.sglang_contract DIRECTORY > tests/plugins/inference/sglang/double/contract.json
 
 DIRECTORY is one that has SGLang's package `sglang`: that of an installed one, or an unpacked wheel.
 Nothing of it is imported. `functions` are digests of code whose behaviour the engine counts on: if

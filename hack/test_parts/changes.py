@@ -78,7 +78,7 @@ AREAS = (
     Area(
         "rollouts, inference engines",
         (
-            *(_RUNTIME + "rollout/", _RUNTIME + "vllm_plugin/", _PLUGINS + "inference/"),
+            *(_RUNTIME + "rollout/", _PLUGINS + "inference/"),
             "hack/sglang_contract.py",
         ),
         (

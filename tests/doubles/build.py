@@ -13,21 +13,28 @@ import subprocess
 from pathlib import Path
 
 _SOURCES = Path(__file__).parent
+_PLUGINS = _SOURCES.parent / "plugins" / "transports"
 _COMMON = ("stream.c", "group.c", "device.c")
 _FLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-Wl,-Bsymbolic"]
+_FLAGS += ["-I", "."]  # what they share, below the folder in which they are compiled
 _VARIANTS = {
-    "libnccl_double.so": ("nccl.c", "cudart.c"),
-    "libnccl_old_double.so": ("-DDOUBLE_OLD", "nccl.c", "cudart.c"),
-    "libhccl.so": ("hccl.c", "acl.c"),
+    "libnccl_double.so": ("nccl/nccl.c", "cudart.c"),
+    "libnccl_old_double.so": ("-DDOUBLE_OLD", "nccl/nccl.c", "cudart.c"),
+    "libhccl.so": ("hccl/hccl.c", "acl.c"),
 }
 _LINKS = {"libascendcl.so": "libhccl.so"}
 
 
 def _version() -> str:
     digest = hashlib.sha256(repr((_FLAGS, _VARIANTS)).encode())
-    for source in sorted(_SOURCES.glob("*.[ch]")):
+    for source in sorted((*_SOURCES.glob("*.[ch]"), *_PLUGINS.glob("*/*.c"))):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _source(name: str) -> Path:
+    """A plug-in's own, or what several share."""
+    return (_PLUGINS if "/" in name else _SOURCES) / name
 
 
 FOLDER = _SOURCES / ".cache" / _version()  # not under version control
@@ -46,10 +53,10 @@ def build() -> None:
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir()
         for name, parts in _VARIANTS.items():
-            sources = [part if part.startswith("-") else str(_SOURCES / part) for part in parts]
+            sources = [part if part.startswith("-") else str(_source(part)) for part in parts]
             common = [str(_SOURCES / part) for part in _COMMON]
             command = ["cc", *_FLAGS, *sources, *common, "-o", str(making / name), "-lpthread"]
-            subprocess.run(command, check=True)
+            subprocess.run(command, check=True, cwd=_SOURCES)
         for name, target in _LINKS.items():
             (making / name).symlink_to(target)
         os.rename(making, FOLDER)  # noqa: PTH104 - whole or not at all

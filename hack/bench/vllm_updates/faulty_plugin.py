@@ -12,9 +12,9 @@ from vllm.model_executor.layers.utils import dispatch_cpu_unquantized_gemm
 from vllm.model_executor.model_loader.reload import layerwise
 
 from hack.bench.vllm_updates.fault_file import make
-from rollcall_runtime.vllm_plugin import BACKEND, weight_transfer
-from rollcall_runtime.vllm_plugin.shadow_model import ShadowModel
-from rollcall_runtime.vllm_plugin.staged_file import StagedWeights, read
+from rollcall_plugins.inference.vllm.in_server import BACKEND, weight_transfer
+from rollcall_plugins.inference.vllm.in_server.shadow_model import ShadowModel
+from rollcall_plugins.inference.vllm.in_server.staged_file import StagedWeights, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -18,9 +18,9 @@ from hack.bench.vllm_updates.served_models import (
     random_model,
     served,
 )
+from rollcall_plugins.inference.vllm.in_server import staged_file
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.rollout.inference_engine import GenerationRequest
-from rollcall_runtime.vllm_plugin import staged_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence

@@ -6,8 +6,8 @@ from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from rollcall_runtime.rollout.engines.vllm import engine
-from rollcall_runtime.rollout.engines.vllm.server import choices
+from rollcall_plugins.inference.vllm import engine
+from rollcall_plugins.inference.vllm.server import choices
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator, Mapping

@@ -12,10 +12,10 @@ import torch
 from transformers import AutoModelForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from hack.bench.vllm_updates import fault_file
+from rollcall_plugins.inference.vllm.engine import VllmEngine
+from rollcall_plugins.inference.vllm.server import choices
+from rollcall_plugins.inference.vllm.serving_engine import new_tokens
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.rollout.engines.vllm.engine import VllmEngine
-from rollcall_runtime.rollout.engines.vllm.server import choices
-from rollcall_runtime.rollout.engines.vllm.serving_engine import new_tokens
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
 
 if TYPE_CHECKING:

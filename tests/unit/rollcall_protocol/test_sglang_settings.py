@@ -6,7 +6,7 @@ import pytest
 
 from rollcall_protocol.settings_reader import SettingError, read_settings
 from rollcall_protocol.sglang_settings import SET, UNFIT, SglangSettings, sampling_problem
-from tests.doubles.sglang.contract import CONTRACT
+from tests.plugins.inference.sglang.double.contract import CONTRACT
 
 
 def test_arguments_are_split_as_on_a_command_line() -> None:

@@ -192,7 +192,5 @@ inference_engines: Registry[InferenceEngine] = Registry(
     builtins={
         "tiny": "rollcall_runtime.rollout.engines.tiny_engine:TinyEngine",
         "transformers": "rollcall_runtime.rollout.engines.transformers_engine:TransformersEngine",
-        "sglang": "rollcall_runtime.rollout.engines.sglang.engine:SglangEngine",
-        "vllm": "rollcall_runtime.rollout.engines.vllm.engine:VllmEngine",
     },
 )

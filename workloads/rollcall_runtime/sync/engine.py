@@ -144,6 +144,13 @@ class SyncEngine(ABC):
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
 
+    @classmethod  # noqa: B027 - not every engine needs one
+    def require_library(cls) -> None:
+        """Called before the engine is made. Raises ImportError that says what is missing here.
+
+        A module that imports its library no earlier lets the engine be listed without it.
+        """
+
     @abstractmethod
     def open(self, *, member: MemberId, address: str, role: Role, settings: SyncSettings) -> bytes:
         """Bind to `address` (an IP of this pod, never all interfaces); called once.

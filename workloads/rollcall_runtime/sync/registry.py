@@ -1,8 +1,7 @@
 """Weight-sync engines by name and device.
 
-To add a built-in engine, write its class (see `engines.common.threaded_engine`) and add its row to
-`_BUILTINS`. The row repeats what the class says, so that an engine whose library is missing can
-still be listed; a test compares the two.
+Gloo is built in; every other engine is a plug-in, an entry point of the group rollcall.sync_engines
+whose class derives from SyncEngine (see `engines.common.threaded_engine`).
 """
 
 from collections.abc import Mapping
@@ -21,32 +20,7 @@ _FIELD = "spec.weightSync.engine"
 _PREFERRED = {CPU: "gloo", "cuda": "nccl", "npu": "hccl"}
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltIn:
-    """Where an engine's class is ("module:Class"), and what is known without importing it.
-
-    `devices` are torch device types; `library` is the module that the engine needs, maybe a nested
-    one: the version of the distribution that provides it is shown.
-    """
-
-    target: str
-    kind: EngineKind
-    devices: tuple[str, ...]
-    library: str
-
-
-_ENGINES = "rollcall_runtime.sync.engines"
-_GROUP, _PEER = EngineKind.GROUP, EngineKind.PEER
-_BUILTINS = {
-    "gloo": BuiltIn(f"{_ENGINES}.gloo:GlooEngine", _GROUP, ("cpu",), "torch"),
-    "mooncake": BuiltIn(f"{_ENGINES}.mooncake:MooncakeEngine", _PEER, ("cpu",), "mooncake"),
-    "kimi": BuiltIn(f"{_ENGINES}.kimi.engine:KimiEngine", _GROUP, ("cpu",), "checkpoint_engine"),
-    "store": BuiltIn(f"{_ENGINES}.store:StoreEngine", _PEER, ("cpu",), "fsspec"),
-    "nixl": BuiltIn(f"{_ENGINES}.nixl.engine:NixlEngine", _PEER, ("cpu",), "nixl"),
-    "ray": BuiltIn(f"{_ENGINES}.ray.engine:RayEngine", _GROUP, ("cpu",), "ray"),
-    "hccl": BuiltIn(f"{_ENGINES}.hccl.engine:HcclEngine", _GROUP, ("npu",), "torch_npu"),
-    "nccl": BuiltIn(f"{_ENGINES}.nccl.engine:NcclEngine", _GROUP, ("cuda",), "nvidia.nccl"),
-}
+_BUILTINS = {"gloo": "rollcall_runtime.sync.engines.gloo:GlooEngine"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +28,9 @@ class EngineInfo:
     """An engine as `rollcall-sync engines` lists it.
 
     `reason` says why it cannot be used here, None if it can. `kind`, None, and `devices`, none, are
-    unknown for an engine of another distribution (`origin`) that cannot be imported. `version` is
-    its library's, None where that is not installed; several, where several distributions have it.
+    unknown for an engine whose module cannot be imported. `version` is its library's, None where
+    that is not installed; several, where several distributions have it. `origin` is "built in", or
+    the distribution that registered the engine.
     """
 
     name: str
@@ -67,14 +42,15 @@ class EngineInfo:
     origin: str
 
 
-def make_registry(builtins: Mapping[str, BuiltIn]) -> Registry[SyncEngine]:
-    """The registry of `builtins` by name and what other packages register."""
+def make_registry(builtins: Mapping[str, str]) -> Registry[SyncEngine]:
+    """The registry of `builtins` ("module:Class") by name and what packages register."""
     return Registry(
         kind="weight-sync engine",
         group="rollcall.sync_engines",
         field=_FIELD,
         base=SyncEngine,  # type: ignore[type-abstract]  # engines are found as classes
-        builtins={name: row.target for name, row in builtins.items()},
+        builtins=builtins,
+        require=lambda engine: engine.require_library(),
         problem=_problem,
     )
 
@@ -123,11 +99,9 @@ def _info(known: Availability) -> EngineInfo:
     kind: EngineKind | None = None
     devices: tuple[str, ...] = ()
     library: str | None = None
-    row, engine = _BUILTINS.get(known.name), known.found
+    engine = known.found
     if engine is not None:
         kind, devices, library = engine.kind, tuple(sorted(engine.devices)), engine.library
-    elif row is not None:
-        kind, devices, library = row.kind, row.devices, row.library
     return EngineInfo(
         name=known.name,
         kind=kind,

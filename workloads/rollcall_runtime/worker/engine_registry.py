@@ -7,14 +7,14 @@ that needs it; its import error is shown.
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, metadata
 from typing import Any, Generic, TypeVar
 
 from rollcall_runtime.worker.errors import SpecError
 
 T = TypeVar("T")
+_DISTRIBUTION = "rollcall"
 
-_OWN = "rollcall"  # the distribution that has the core's engines, and the plug-ins of this tree
 
 # What importing third-party code raises in practice: missing modules and attributes, shared
 # libraries that do not load (OSError), packages that refuse a machine without their driver.
@@ -46,11 +46,12 @@ class Availability:
 class Registry(Generic[T]):
     """Names to classes derived from `base`.
 
-    `kind` names such an engine in messages, `group` is the entry point group of plug-ins, `field`
-    the path in the RLJob that names one. `builtins` maps the core's names to "module:Class"; a
-    third party replaces neither these nor this project's plug-ins. `problem` returns why an
-    imported engine cannot work on this machine, else None; such an engine is listed as not
-    available, and `get` still returns it.
+    `kind` names such an engine in messages, `group` is the entry point group for third parties,
+    `field` the path in the RLJob that names one. `builtins` maps names to "module:Class"; a third
+    party can replace neither a built-in engine nor a plug-in of this distribution. `require` raises
+    ImportError if what an imported engine needs is missing. `problem` returns why an imported
+    engine cannot work on this machine, else None; such an engine is listed as not available, and
+    `get` still returns it.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Registry(Generic[T]):
         field: str,
         base: type[T],
         builtins: Mapping[str, str],
+        require: Callable[[type[T]], None] = lambda _: None,
         problem: Callable[[type[T]], str | None] = lambda _: None,
     ) -> None:
         self._kind = kind
         self._group = group
         self._field = field
         self._base = base
+        self._require = require
         self._problem = problem
         self._builtins = {
             name: EntryPoint(name=name, value=value, group=group)
@@ -79,18 +82,20 @@ class Registry(Generic[T]):
         if entry is None:
             raise SpecError(self._field, self._unknown(name))
         try:
-            return self._load(entry)
+            found = self._load(entry)
+            self._require(found)
         except _LOAD_ERRORS as error:
             problem = f"{self._kind} {name!r} cannot be used here: {_describe(error)}"
-            advice = "name another one, or an image that has what it needs"
+            advice = f"name another one, or an image that has what it needs{_extras(name)}"
             raise SpecError(self._field, f"{problem}; {advice}; {self._listing()}") from error
+        return found
 
     def survey(self) -> tuple[Availability, ...]:
         """Every known engine, by name. Imports each, which may take seconds."""
         return tuple(self._examine(name, entry) for name, entry in sorted(self._entries().items()))
 
     def _entries(self) -> dict[str, EntryPoint]:
-        registered = sorted(entry_points(group=self._group), key=_is_own)  # of a name the last
+        registered = sorted(entry_points(group=self._group), key=_is_own)
         return {entry.name: entry for entry in registered} | self._builtins
 
     def _load(self, entry: EntryPoint) -> type[T]:
@@ -105,12 +110,16 @@ class Registry(Generic[T]):
             found = self._load(entry)
         except _LOAD_ERRORS as error:
             return Availability(name, origin, _describe(error))
+        try:
+            self._require(found)
+        except _LOAD_ERRORS as error:
+            return Availability(name, origin, _describe(error), found)
         return Availability(name, origin, self._problem(found), found)
 
     def _unknown(self, name: str) -> str:
         close = difflib.get_close_matches(name, self._entries(), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
-        return f"unknown {self._kind} {name!r}{hint}; {self._listing()}"
+        return f"unknown {self._kind} {name!r}{hint}{_extras(name)}; {self._listing()}"
 
     def _listing(self) -> str:
         engines = self.survey()
@@ -121,7 +130,17 @@ class Registry(Generic[T]):
 
 
 def _is_own(entry: EntryPoint) -> bool:
-    return entry.dist is not None and entry.dist.name == _OWN
+    return entry.dist is not None and entry.dist.name == _DISTRIBUTION
+
+
+def _extras(name: str) -> str:
+    """The extras that install what an engine needs: named like it, some for one kind of device."""
+    try:
+        extras = metadata(_DISTRIBUTION).get_all("Provides-Extra") or []
+    except PackageNotFoundError:  # run from the sources
+        return ""
+    own = [extra for extra in extras if extra == name or extra.startswith(f"{name}-")]
+    return f" (extra {' or '.join(f'{_DISTRIBUTION}[{extra}]' for extra in own)})" if own else ""
 
 
 def _describe(error: BaseException) -> str:

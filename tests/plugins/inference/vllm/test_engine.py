@@ -1,291 +1,260 @@
-"""The engine `vllm` with a real server: requests, versions, updates under load, and its death."""
+"""The engine `vllm` against recorded answers: all or nothing, and what a stream says.
 
-from __future__ import annotations
+`make test-vllm` runs the same engine with a real vLLM.
+"""
 
-import asyncio
-import os
-import signal
-import time
-from contextlib import aclosing
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
+from rollcall_plugins.inference.vllm.engine import VllmEngine
+from rollcall_plugins.inference.vllm.in_server import BACKEND
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.inference_engine import (
     GenerationRequest,
+    InferenceEngine,
+    NewTokens,
     PauseMode,
     WeightMismatchError,
 )
-from rollcall_runtime.vllm_plugin import staged_file
-from tests.plugins.inference.vllm.served_engine import (
-    LONG,
-    PROMPTS,
-    SHORT,
-    Served,
-    gauge,
-    logprobs,
-    plain_logprobs,
-    processes,
-    requests,
-)
-from tests.unit.rollcall_runtime.rollout import engine_driver
-from tests.unit.rollcall_runtime.rollout.engine_driver import respond
+from rollcall_runtime.worker.errors import SpecError
+from tests.plugins.inference.vllm.stub_vllm import StubVllm, piece
+from tests.process.engines.tiny_models import write_tiny_model
+from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+REQUEST = GenerationRequest((5, 6), SamplingConfig(max_tokens=4, stop=("x",)), seed=7)
+UPDATE = [
+    "/start_weight_update",
+    "/update_weights prepare",
+    "/update_weights wait",
+    "/pause",
+    "/finish_weight_update",
+    "/resume",
+]
 
 
-UPDATES = 10
+class Bench:
+    """The engine, the stub that it calls, and weights that fit."""
 
-pytestmark = pytest.mark.timeout(400)  # a server starts in minutes on a machine that is busy
+    def __init__(self, folder: Path, **config: Any) -> None:
+        self.folder = folder
+        self.stub = StubVllm(folder)
+        path = str(write_tiny_model(folder / "model"))
+        self.engine = VllmEngine(model=path, config=config)
+        self.engine._server = self.stub  # type: ignore[assignment]
+        self.stub.pieces = [piece(1, finish="length")]
+        self.driver = EngineDriver(self.engine)
+        shapes = open_model(path).weights().shapes
+        self.weights = {name: torch.zeros(shape) for name, shape in shapes.items()}
 
+    def update(self, version: int, **changes: Any) -> None:
+        values: dict[str, Any] = {"running": PauseMode.KEEP, "seconds": 5.0}
+        self.driver.run(
+            self.engine.update_weights(self.weights.items(), version=version, **(values | changes))
+        )
 
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_driver, "SECONDS", 200.0)
-        served = Served(tmp_path_factory.mktemp("model"))
-        yield served
-        served.driver.close()
+    def pieces(self, request: GenerationRequest = REQUEST) -> list[NewTokens]:
+        async def every() -> list[NewTokens]:
+            return [piece async for piece in self.engine.generate(request)]
 
-
-def _damaged(descriptor: int, *_: object, **__: object) -> None:
-    """In the place of `staged_file.write`."""
-    os.write(descriptor, b"x" * 100)
-
-
-def test_logprobs_are_those_of_the_model_at_the_temperature(served: Served) -> None:
-    for request in requests(SHORT):
-        response = served.driver.run(respond(served.engine, request))
-        assert response.finished
-        assert len(response.tokens) == 12
-        assert response.logprobs == pytest.approx(logprobs(served, request, response), abs=1e-4)
-    (hot,) = requests(SamplingConfig(max_tokens=12, temperature=2.0), count=1)
-    response = served.driver.run(respond(served.engine, hot))
-    assert response.logprobs != pytest.approx(logprobs(served, hot, response), abs=1e-2)
+        return self.driver.run(every())
 
 
-def test_after_an_update_the_new_weights_answer_also_where_a_prefix_was_cached(
-    served: Served,
-) -> None:
-    assert served.serves_its_version()
-    served.update()
-    assert served.serves_its_version()
-    served.models.reverse()
-    assert not served.serves_its_version(), "the weights differ enough to tell"
-    served.models.reverse()
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.driver.close()
 
 
-def test_responses_go_on_over_updates_and_each_token_says_its_version(served: Served) -> None:
-    async def under_load() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        for _ in range(UPDATES):
-            await served.updating()
-        return list(await asyncio.gather(*running))
-
-    first = served.version
-    responses = served.driver.run(under_load())
-    assert served.version == first + UPDATES
-    assert all(response.finished and len(response.tokens) == 200 for response in responses)
-    assert any(len(set(response.versions)) > 1 for response in responses)
-    for response in responses:
-        assert list(response.versions) == sorted(response.versions)
+def test_an_update_prepares_before_it_pauses(bench: Bench) -> None:
+    bench.update(3)
+    assert bench.stub.called == UPDATE
+    assert bench.engine.version == 3
+    bench.driver.run(bench.engine.prepare(bench.weights.items(), version=4))
+    assert bench.engine.version == 3, "until the update"
+    bench.update(4)
+    assert bench.stub.called == UPDATE * 2, "and it is prepared once"
 
 
-@pytest.mark.parametrize("recompute", [False, True])
-def test_keys_and_values_after_an_update_are_those_of_the_former_weights_or_recomputed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, recompute: bool
-) -> None:
-    monkeypatch.setattr(engine_driver, "SECONDS", 200.0)
-    served = Served(tmp_path / "model", recomputeCache=recompute)
-
-    async def updated() -> Response:
-        (request,) = requests(LONG, count=1)
-        async with aclosing(served.engine.generate(request)) as pieces:
-            response = (await anext(pieces)).after(Response())
-            await served.updating()
-            async for piece in pieces:
-                response = piece.after(response)
-        return response
-
-    try:
-        response = served.driver.run(updated())
-        assert len(set(response.versions)) == 2
-        new = served.version
-        plain = plain_logprobs(served.model(new), PROMPTS[0], response)
-        after = [
-            abs(logprob - expected)
-            for logprob, expected, version in zip(
-                response.logprobs, plain, response.versions, strict=True
-            )
-            if version == new
-        ]
-        assert (max(after) < 1e-4) == recompute, max(after)
-    finally:
-        served.driver.close()
+def test_a_request_says_what_it_wants_in_vllms_words(bench: Bench) -> None:
+    bench.update(3)
+    begun = Response((8,), (-1.0,), (2,))
+    bench.pieces(GenerationRequest((5, 6), REQUEST.sampling, seed=7, begun=begun))
+    body = bench.stub.bodies[-1]
+    assert body["token_ids"] == [5, 6, 8]
+    sampling = body["sampling_params"]
+    assert (sampling["max_tokens"], sampling["stop"], sampling["detokenize"]) == (3, ["x"], True)
+    assert sampling["logprobs"] == 0
+    assert sampling["seed"] != 7, "it would repeat its random numbers"
 
 
-def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: Served) -> None:
-    async def aborted() -> tuple[Response, Response]:
-        (request,) = requests(LONG, count=1)
-        running = asyncio.create_task(respond(served.engine, request))
-        await asyncio.sleep(0.3)
-        await served.updating(PauseMode.ABORT)
-        cut = await running
-        request = GenerationRequest(request.prompt, LONG, request.seed, begun=cut)
-        return cut, await respond(served.engine, request)
-
-    cut, whole = served.driver.run(aborted())
-    assert not cut.finished
-    assert 0 < len(cut.tokens) < 200
-    assert set(cut.versions) == {served.version - 1}
-    assert whole.finished
-    assert whole.tokens[: len(cut.tokens)] == cut.tokens
-    assert set(whole.versions[len(cut.tokens) :]) == {served.version}
+def test_what_older_weights_left_in_the_prefix_cache_is_not_found(bench: Bench) -> None:
+    for version in (3, 4, 4):  # a restarted trainer gives numbers again
+        bench.update(version)
+        bench.pieces()
+        bench.pieces()
+    salts = [body["cache_salt"] for body in bench.stub.bodies if "cache_salt" in body]
+    assert salts[::2] == salts[1::2]
+    assert len(set(salts)) == 3
 
 
-def test_an_update_that_waits_lets_responses_end_first(served: Served) -> None:
-    async def waited() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        await asyncio.sleep(0.3)
-        await served.updating(PauseMode.WAIT)
-        return list(await asyncio.gather(*running))
-
-    for response in served.driver.run(waited()):
-        assert response.finished
-        assert set(response.versions) == {served.version - 1}
+def test_a_whole_response_is_not_asked_for_again(bench: Bench) -> None:
+    bench.update(3)
+    asked = len(bench.stub.bodies)
+    begun = Response((8,) * 4, (-1.0,) * 4, (2,) * 4)
+    whole = GenerationRequest((5, 6), REQUEST.sampling, seed=7, begun=begun)
+    assert bench.pieces(whole) == [NewTokens((), (), (), finished=True)]
+    assert len(bench.stub.bodies) == asked
 
 
-def test_an_update_that_waits_too_long_leaves_the_old_version(served: Served) -> None:
-    async def late() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        await asyncio.sleep(0.2)
-        with pytest.raises(TimeoutError, match="did not pause within"):
-            await served.engine.update_weights(
-                served.model(served.version + 1).named_parameters(),
-                version=served.version + 1,
-                running=PauseMode.WAIT,
-                seconds=0.05,
-            )
-        return list(await asyncio.gather(*running))
+def test_a_stop_string_that_another_rollout_began_ends_the_response(bench: Bench) -> None:
+    bench.update(3)
+    tokenizer = open_tokenizer(open_model(str(bench.folder / "model")))
+    first, *rest = tokenizer.encode("xyz")
+    bench.stub.pieces = [piece(*rest), piece(1, finish="length")]
+    begun = Response((first,), (-1.0,), (2,))
+    sampling = SamplingConfig(max_tokens=9, stop=("xyz",))
+    (only,) = bench.pieces(replace(REQUEST, sampling=sampling, begun=begun))
+    assert (only.tokens, only.finished) == (tuple(rest), True)
 
-    assert all(response.finished for response in served.driver.run(late()))
-    assert served.serves_its_version()
-    served.update()
-    assert served.serves_its_version(), "and the next update is made"
+
+def test_vllms_own_versions_count_in_the_end(bench: Bench) -> None:
+    bench.update(3)
+    spans = [{"version": "2", "start": 0, "end": 1}, {"version": "3", "start": 1, "end": 3}]
+    bench.stub.pieces = [piece(7, 8), piece(9, finish="stop", weight_versions=spans)]
+    first, last = bench.pieces()
+    assert first == NewTokens((7, 8), (-1.0, -1.0), (3, 3))
+    assert (last.finished, last.all_versions) == (True, (2, 3, 3))
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    ("pieces", "problem"),
     [
-        (lambda state: state.pop("model.norm.weight"), "missing model.norm.weight"),
-        (lambda state: state.update(extra=torch.zeros(1)), "unknown extra"),
+        ([piece(7)], "ended before its response"),
+        ([piece(7, logprob=-9999.0, finish="stop")], "are the weights finite"),
         (
-            lambda state: state.update({"model.norm.weight": torch.zeros(3)}),
-            r"model.norm.weight has shape \(3,\), not \(128,\)",
+            [piece(7, finish="stop", weight_versions=[{"version": "2", "start": 0, "end": 4}])],
+            "the versions of 4 of 1 tokens",
         ),
     ],
 )
-def test_weights_that_do_not_fit_change_nothing(
-    served: Served, change: Callable[[dict[str, Any]], object], problem: str
+def test_a_stream_that_cannot_be_right_is_an_error(
+    bench: Bench, pieces: list[Any], problem: str
 ) -> None:
-    state = dict(served.model(served.version + 1).named_parameters())
-    change(state)
-    with pytest.raises(WeightMismatchError, match=problem):
-        served.driver.run(served.engine.prepare(state.items(), version=99))
-    assert served.serves_its_version()
+    bench.update(3)
+    bench.stub.pieces = pieces
+    with pytest.raises(InferenceServerError, match=problem):
+        bench.pieces()
 
 
-def test_a_staged_file_that_vllm_refuses_changes_nothing(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+def test_an_aborted_response_is_not_finished(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.pieces = [piece(7), piece(8, finish="abort")]
+    response = bench.driver.run(respond(bench.engine, REQUEST))
+    assert (response.tokens, response.finished) == ((7, 8), False)
+
+
+def test_weights_that_do_not_fit_are_not_shown_to_vllm(bench: Bench) -> None:
+    name, tensor = next(iter(bench.weights.items()))
+    wrong: dict[str, Tensor] = {**bench.weights, name: tensor[:1], "extra": tensor}
+    with pytest.raises(WeightMismatchError, match=f"{name} has shape .*; unknown extra"):
+        bench.driver.run(bench.engine.prepare(wrong.items(), version=3))
+    integers = {**bench.weights, name: tensor.to(torch.int64)}
+    with pytest.raises(WeightMismatchError, match=f"^{name} has the dtype int64"):
+        bench.driver.run(bench.engine.prepare(integers.items(), version=3))
+    assert bench.stub.called == []
+
+
+def test_weights_that_a_worker_cannot_load_leave_the_version_served(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.report = "KeyError: 'head'"
+    with pytest.raises(RuntimeError, match="rank 0: KeyError: 'head'"):
+        bench.update(4)
+    assert (bench.engine.version, bench.engine.failure) == (3, "")
+    bench.stub.report, bench.stub.called = "", []
+    bench.update(5)
+    assert bench.stub.called == UPDATE[1:], "in the update that its workers have begun"
+
+
+def test_a_pause_that_takes_too_long_is_taken_back(bench: Bench) -> None:
+    bench.update(3)
+    bench.stub.slow = {"/pause"}
+    with pytest.raises(TimeoutError, match=r"vLLM did not pause within 0\.2 s"):
+        bench.update(4, running=PauseMode.WAIT, seconds=0.2)
+    assert bench.stub.called[-2:] == ["/pause", "/resume"]
+    assert (bench.engine.version, bench.engine.failure) == (3, "")
+
+
+@pytest.mark.parametrize("route", ["/finish_weight_update", "/resume"])
+def test_an_update_that_may_be_half_made_takes_vllm_out_of_service(
+    bench: Bench, route: str
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(staged_file, "write", _damaged)
-        with pytest.raises(RuntimeError, match="rank 0: StagedFileError"):
-            served.driver.run(served.updating())
-    served.version -= 1
-    assert served.serves_its_version()
-    served.update()
-    assert served.serves_its_version(), "and the next update is made"
+    bench.update(3)
+    bench.stub.refused = {route: "rank 1 failed"}
+    with pytest.raises(RuntimeError, match="rank 1 failed"):
+        bench.update(4)
+    assert "rank 1 failed" in bench.engine.failure
+    with pytest.raises(RuntimeError, match="rank 1 failed"):
+        bench.pieces()
+    if route == "/finish_weight_update":
+        assert bench.stub.called[-1] == route, "it is not resumed"
 
 
-def test_a_prompt_that_is_too_long_is_refused(served: Served) -> None:
-    request = GenerationRequest((3,) * 300, SHORT, seed=1)
-    with pytest.raises(ValueError, match="256"):
-        served.driver.run(respond(served.engine, request))
+def test_a_call_that_fails_on_a_rank_takes_vllm_out_of_service(bench: Bench) -> None:
+    bench.stub.refused = {"/start_weight_update": "no engine"}
+    with pytest.raises(RuntimeError, match="no engine"):
+        bench.update(3)
+    assert "no engine" in bench.engine.failure
 
 
-def test_a_client_that_goes_away_ends_its_request(served: Served) -> None:
-    async def gone() -> None:
-        (request,) = requests(LONG, count=1)
-        async with aclosing(served.engine.generate(request)) as pieces:
-            await anext(pieces)
-        deadline = time.monotonic() + 10
-        while await gauge(served, "running") and time.monotonic() < deadline:
-            await asyncio.sleep(0.02)
-        assert await gauge(served, "running") == 0
-
-    served.driver.run(gone())
+def test_it_serves_nothing_before_the_first_weights(bench: Bench) -> None:
+    assert bench.engine.version is None
+    with pytest.raises(RuntimeError, match="no weights"):
+        bench.pieces()
 
 
-@pytest.mark.parametrize(
-    ("fault", "failure"),
-    [
-        (signal.SIGKILL, "vLLM ended with signal SIGKILL"),
-        (signal.SIGSTOP, "vLLM gave no answer for 2 s; it is killed"),
-    ],
-)
-def test_a_server_that_dies_or_hangs_ends_its_requests_and_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: signal.Signals, failure: str
+def test_it_serves_no_builtin_model() -> None:
+    with pytest.raises(SpecError, match="vllm does not serve the model 'builtin:reverse-tiny'"):
+        VllmEngine(model="builtin:reverse-tiny")
+
+
+def test_vllm_is_started_as_the_pool_says(tmp_path: Path) -> None:
+    model = str(write_tiny_model(tmp_path / "model"))
+    config = {"dtype": "float32", "arguments": "--max-num-seqs=8", "tensorParallelSize": 2}
+    engine: InferenceEngine = VllmEngine(model=model, config=config)
+    assert isinstance(engine, VllmEngine)
+    command = engine._server.command
+    assert {"--dtype=float32", "--max-num-seqs=8", "--tensor-parallel-size=2"} <= set(command)
+    assert "--skip-tokenizer-init" not in command, "the model has one"
+    assert f"--model={model}" in command
+    assert not any("--host" in argument or "--port" in argument for argument in command)
+    assert BACKEND in " ".join(command)
+
+
+def test_of_vllms_metrics_those_of_its_process_are_left_out(bench: Bench) -> None:
+    lines = bench.driver.run(bench.engine.metrics()).decode().splitlines()
+    assert [line.split("{")[0].split(" Number")[0] for line in lines] == [
+        "# HELP vllm:num_requests_running",
+        "# TYPE vllm:num_requests_running gauge",
+        "vllm:num_requests_running",
+    ]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_the_caches_are_emptied_at_an_update_where_that_is_asked_for(
+    tmp_path: Path, *, recompute: bool
 ) -> None:
-    monkeypatch.setattr(engine_driver, "SECONDS", 200.0)
-    shared = set(Path("/dev/shm").iterdir())
-    served = Served(tmp_path / "model")
-    served.engine._server._silent = 2.0
-
-    async def faulty() -> None:
-        first = asyncio.create_task(respond(served.engine, requests(LONG, count=1)[0]))
-        await asyncio.sleep(0.2)
-        for pid in processes(served.engine):
-            os.kill(pid, fault)
-        with pytest.raises(InferenceServerError, match="the stream"):
-            await first
-        deadline = time.monotonic() + 30
-        while not served.engine.failure and time.monotonic() < deadline:
-            await asyncio.sleep(0.05)
-        assert served.engine.failure == failure
-        with pytest.raises(RuntimeError, match=failure):
-            await respond(served.engine, requests(SHORT, count=1)[0])
-
-    try:
-        served.driver.run(faulty())
-    finally:
-        served.driver.close()
-    assert processes(served.engine) == []
-    assert set(Path("/dev/shm").iterdir()) <= shared
-
-
-def test_with_tensor_parallelism_all_ranks_change_or_none_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_driver, "SECONDS", 300.0)
-    served = Served(tmp_path / "model", tensor_parallel=2)
-    try:
-        assert served.serves_its_version()
-        served.update()
-        assert served.serves_its_version()
-        with monkeypatch.context() as patch:
-            patch.setattr(staged_file, "write", _damaged)
-            with pytest.raises(RuntimeError, match=r"rank 0: .*rank 1: "):
-                served.update()
-        served.version -= 1
-        assert served.serves_its_version()
-        served.update()
-        assert served.serves_its_version(), "and the next update is made"
-    finally:
-        served.driver.close()
+    bench = Bench(tmp_path, recomputeCache=recompute)
+    bench.update(3)
+    bench.driver.close()
+    assert bench.stub.queries["/pause"] == {"mode": "keep", "clear_cache": str(recompute).lower()}

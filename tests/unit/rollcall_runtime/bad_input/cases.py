@@ -286,7 +286,7 @@ CASES: tuple[Case, ...] = (
         ("spec.weightSync.engine", "'ray'", "an image that has what it needs"),
         lambda _: {"weight_sync": {"engine": "ray"}},
         worker="rollout",
-        breaks=without("ray", "rollcall_runtime.sync.engines.ray"),
+        breaks=without("ray", "rollcall_plugins.transports.ray"),
     ),
     Case(
         "an inference engine whose package is missing",

@@ -1,17 +1,25 @@
-"""The engines that the conformance suite runs, each with settings that keep its tests short."""
+"""The cases of an engine that the conformance suite runs, and their members."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
-from tests.doubles.build import FOLDER, NCCL
-from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_GPU, DOUBLE_NPU
+import pytest
+
+from tests.doubles import build as doubles
+from tests.unit.rollcall_runtime.sync import real_devices
+from tests.unit.rollcall_runtime.sync.faulty_members import FORK_SERVER
+from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess, MemberProcesses
+
+# Keeps the suite short.
+SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """An engine, its settings as in an RLJob, what its processes find in the environment, and
     the torch device type that it is to serve. FOLDER in a setting is one of the tests' own.
-    `variant` distinguishes two cases of an engine.
+    `variant` distinguishes two cases of an engine; a `real` one needs the device.
     """
 
     engine: str
@@ -19,26 +27,58 @@ class Case:
     environment: dict[str, str] = field(default_factory=dict)
     device: str = "cpu"
     variant: str = ""
+    real: bool = False
 
     @property
     def id(self) -> str:
         """In the tests' names."""
-        return f"{self.engine}-{self.variant}" if self.variant else self.engine
+        name = f"{self.engine}-{self.variant}" if self.variant else self.engine
+        return f"{name}-real" if self.real else name
 
 
-SHORT = {"operationTimeout": 2, "maxAbandoned": 3}
-_NCCL = SHORT | {"library": NCCL, "cudaRuntime": NCCL, "reuseSeconds": 0.1}
-_CANN = {"LD_LIBRARY_PATH": str(FOLDER)}
+def members_of(*cases: Case, scope: Literal["module", "package"] = "module") -> tuple[Any, Any]:
+    """The fixtures `processes`, where members of the engine come from, and `trio`.
 
-CASES = [
-    Case("gloo", SHORT),
-    Case("mooncake", SHORT),
-    Case("kimi", SHORT),
-    Case("nixl", SHORT),
-    Case("ray", SHORT),
-    Case("store", SHORT | {"url": "file://FOLDER/store", "keepSeconds": 0}),
-    Case("nccl", _NCCL, device="cuda"),
-    Case("nccl", _NCCL, DOUBLE_GPU, device="cuda", variant="staged"),
-    Case("hccl", SHORT, _CANN, device="npu"),
-    Case("hccl", SHORT, _CANN | DOUBLE_NPU, device="npu", variant="staged"),
-]
+    Tests share them, because torch takes seconds to start.
+    """
+
+    @pytest.fixture(scope=scope, params=[_parameter(case) for case in cases])
+    def processes(
+        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    ) -> Iterator[MemberProcesses]:
+        case: Case = request.param
+        if case.real:
+            real_devices.skip_without(case.device)
+        elif case.device != "cpu":
+            doubles.build()
+        folder = tmp_path_factory.mktemp("sync")
+        config = {
+            name: value.replace("FOLDER", str(folder)) if isinstance(value, str) else value
+            for name, value in case.config.items()
+        }
+        with MemberProcesses(
+            folder,
+            engine=case.engine,
+            config=config,
+            environment=case.environment,
+            device=case.device,
+            start=FORK_SERVER,
+        ) as made:
+            yield made
+
+    @pytest.fixture(scope=scope)
+    def trio(processes: MemberProcesses) -> list[MemberProcess]:
+        """A sender and two receivers that survive their tests."""
+        return processes.group(2)
+
+    return processes, trio
+
+
+def _parameter(case: Case) -> Any:
+    if case.real:
+        return pytest.param(case, id=case.id, marks=pytest.mark.gpu)
+    # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an
+    # engine share its processes, so they run one after the other.
+    marks = [pytest.mark.xdist_group(f"sync-{case.id}")]
+    marks += [] if case.engine == "gloo" else [pytest.mark.slow]
+    return pytest.param(case, id=case.id, marks=marks)

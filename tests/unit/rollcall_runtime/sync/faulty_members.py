@@ -15,7 +15,7 @@ from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_runtime.sync import member as members
 from tests.unit.rollcall_runtime.sync.member_processes import MemberProcess, settled
-from tests.unit.rollcall_runtime.sync.real_device_cases import spread
+from tests.unit.rollcall_runtime.sync.real_devices import spread
 from tests.unit.rollcall_runtime.sync.staging_memory import staging_memory
 
 _IO = Path("/proc/self/io")

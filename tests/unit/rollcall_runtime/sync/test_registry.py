@@ -1,5 +1,6 @@
 """Engines by name and device; errors say what there is and why the rest is not."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -11,12 +12,12 @@ from rollcall_runtime.sync import registry
 from rollcall_runtime.sync.engine import EngineKind
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.registry import (
-    BuiltIn,
     EngineInfo,
     create_engine,
     engines,
     library_version,
 )
+from rollcall_runtime.worker import engine_registry
 from rollcall_runtime.worker.errors import SpecError
 
 
@@ -50,23 +51,31 @@ class CudaEngine(GlooEngine):
 def test_an_engine_of_another_device_is_refused_and_those_that_fit_are_named(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    row = BuiltIn(f"{__name__}:CudaEngine", EngineKind.GROUP, ("cuda",), "torch")
-    builtins = {"gloo": registry._BUILTINS["gloo"], "nccl": row}
+    builtins = registry._BUILTINS | {"nccl": f"{__name__}:CudaEngine"}
     monkeypatch.setattr(registry, "_REGISTRY", registry.make_registry(builtins))
     with pytest.raises(SpecError, match="'nccl' serves cuda, not 'cpu'; available: gloo"):
         create_engine("nccl", device="cpu")
     assert isinstance(create_engine("auto", device="cuda"), CudaEngine)
 
 
-WARP = BuiltIn("no_such_package.warp:Engine", EngineKind.PEER, ("cpu", "cuda"), "no_such_package")
+class WarpEngine(GlooEngine):
+    """What needs a package."""
+
+    kind = EngineKind.PEER
+    devices = frozenset({"cpu", "cuda"})
+    library = "no_such_package"
+
+    @classmethod
+    def require_library(cls) -> None:
+        importlib.import_module("no_such_package")
 
 
 @pytest.fixture
 def without_warp(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside gloo an engine whose library is missing."""
-    builtins = {"gloo": registry._BUILTINS["gloo"], "warp": WARP}
-    monkeypatch.setattr(registry, "_BUILTINS", builtins)
-    monkeypatch.setattr(registry, "_REGISTRY", registry.make_registry(builtins))
+    """Beside gloo an engine whose library is missing, and one whose module lacks something."""
+    monkeypatch.setattr(engine_registry, "entry_points", lambda **_: ())
+    added = {"warp": f"{__name__}:WarpEngine", "weft": "no_such_package.weft:Engine"}
+    monkeypatch.setattr(registry, "_REGISTRY", registry.make_registry(registry._BUILTINS | added))
 
 
 @pytest.mark.usefixtures("without_warp")
@@ -77,7 +86,7 @@ def test_a_missing_dependency_keeps_its_import_error() -> None:
 
 @pytest.mark.usefixtures("without_warp")
 def test_an_engine_is_described_even_when_it_cannot_be_imported() -> None:
-    gloo, warp = engines()
+    gloo, warp, weft = engines()
     assert (gloo.name, gloo.available, gloo.reason) == ("gloo", True, None)
     assert gloo.version == version("torch")
     assert warp == EngineInfo(
@@ -89,21 +98,7 @@ def test_an_engine_is_described_even_when_it_cannot_be_imported() -> None:
         version=None,
         origin="built in",
     )
-
-
-@pytest.mark.parametrize("name", registry._BUILTINS)
-def test_rows_say_the_same_as_their_classes(name: str) -> None:
-    try:
-        engine = registry._REGISTRY.get(name)
-    except SpecError as error:
-        pytest.skip(str(error))
-    row = registry._BUILTINS[name]
-    assert (name, row.kind, frozenset(row.devices), row.library) == (
-        engine.name,
-        engine.kind,
-        engine.devices,
-        engine.library,
-    )
+    assert (weft.name, weft.kind, weft.devices, weft.available) == ("weft", None, (), False)
 
 
 # --- versions of libraries -----------------------------------------------------------------------
@@ -133,7 +128,7 @@ def test_a_librarys_version_is_found_whatever_its_distribution_is_called(
     install: Install, kind: str
 ) -> None:
     install(f"mooncake-transfer-engine{kind}", "0.3.13", "mooncake/__init__.py")
-    assert library_version(registry._BUILTINS["mooncake"].library) == "0.3.13"
+    assert library_version("mooncake") == "0.3.13"
 
 
 @pytest.mark.parametrize("name", ["nvidia-nccl-cu12", "nvidia-nccl-cu13"])
@@ -141,10 +136,9 @@ def test_other_distributions_in_a_shared_package_are_not_the_library(
     install: Install, name: str
 ) -> None:
     install("nvidia-cublas", "13.1", "nvidia/cublas/__init__.py")
-    nccl = registry._BUILTINS["nccl"].library
-    assert library_version(nccl) is None
+    assert library_version("nvidia.nccl") is None
     install(name, "2.29.7", "nvidia/nccl/__init__.py")
-    assert library_version(nccl) == "2.29.7"
+    assert library_version("nvidia.nccl") == "2.29.7"
 
 
 def test_two_distributions_of_one_library_are_both_shown(install: Install) -> None:

@@ -1,9 +1,12 @@
-"""libascendcl.so by ctypes: device memory of an Ascend NPU, without torch_npu.
+"""libascendcl.so by ctypes: device memory of an Ascend NPU, without torch_npu; and where CANN's
+libraries are.
 
 Signatures: acl_rt.h of CANN 8. Never run on an NPU.
 """
 
 import ctypes
+import os
+from pathlib import Path
 
 from rollcall_runtime.sync.bindings.c_library import CLibrary, Functions, load
 
@@ -13,6 +16,8 @@ _TO_DEVICE, _TO_HOST, _WITHIN = 1, 2, 3
 _COMPLETE = 1
 _KEY_BYTES = 65
 _ANY_PROCESS = 1  # may import it
+_HOMES = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
+_DEFAULT_HOME = "/usr/local/Ascend/ascend-toolkit/latest"
 _POINTER, _SIZE, _INT = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
 _OUT = ctypes.POINTER(ctypes.c_void_p)
 
@@ -34,6 +39,17 @@ _SHARING: Functions = {  # CANN 8.5 has them, the first of 8 do not
     "aclrtIpcMemImportByKey": [_OUT, ctypes.c_char_p, ctypes.c_uint64],
     "aclrtIpcMemClose": [ctypes.c_char_p],
 }
+
+
+def locate(name: str) -> str:
+    """The path of a library of CANN; ImportError lists the folders that do not have it."""
+    folders = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(":") if folder]
+    homes = [os.environ[home] for home in _HOMES if home in os.environ]
+    folders += [str(Path(home) / "lib64") for home in (*homes, _DEFAULT_HOME)]
+    for folder in folders:
+        if (Path(folder) / name).exists():
+            return str(Path(folder) / name)
+    raise ImportError(f"{name} of CANN is in none of {', '.join(folders)}", name=name)
 
 
 class AclLibrary:

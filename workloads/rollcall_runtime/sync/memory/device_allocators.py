@@ -12,10 +12,9 @@ from typing import Protocol
 
 import torch
 
-from rollcall_runtime.sync.bindings.acl_library import AclLibrary
+from rollcall_runtime.sync.bindings.acl_library import AclLibrary, locate
 from rollcall_runtime.sync.bindings.c_library import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
-from rollcall_runtime.sync.bindings.hccl_library import locate
 from rollcall_runtime.sync.errors import ExhaustedError
 from rollcall_runtime.sync.memory.device_buffers import (
     DeviceAllocation,

@@ -1,0 +1,1 @@
+"""Tests of what runs inside vLLM; `make test-vllm` runs them where vLLM is installed."""

@@ -1,0 +1,96 @@
+"""A model that vLLM serves in this process, updated through the worker's own calls."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
+from vllm import LLM, SamplingParams
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+PROMPTS = ((5, 9, 11, 40, 7, 33), (1, 2, 3))
+TOKENS = 24
+
+Output = list[tuple[list[int], list[float]]]  # of each prompt: tokens and their log-probabilities
+
+
+class ServedModel:
+    """`first` is what vLLM starts with, `second` other weights of the same model."""
+
+    def __init__(self, folder: Path, *, first: PreTrainedModel, second: PreTrainedModel) -> None:
+        self.first, self.second = first, second
+        self._llm = LLM(
+            str(folder),
+            skip_tokenizer_init=True,
+            dtype="float32",
+            enforce_eager=True,
+            max_model_len=256,
+            enable_prefix_caching=True,
+            weight_transfer_config={"backend": BACKEND},
+        )
+        self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
+
+    def greedy(self) -> Output:
+        """What vLLM generates with the weights that it serves now."""
+        self._llm.reset_prefix_cache()
+        parameters = SamplingParams(
+            temperature=0, max_tokens=TOKENS, logprobs=0, detokenize=False, ignore_eos=True
+        )
+        prompts: Any = [{"prompt_token_ids": list(prompt)} for prompt in PROMPTS]
+        outputs = [o.outputs[0] for o in self._llm.generate(prompts, parameters, use_tqdm=False)]
+        return [
+            (list(o.token_ids), [next(iter(at.values())).logprob for at in o.logprobs])
+            for o in outputs
+        ]
+
+    def stage(self, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+        """Stage `weights` and prepare them; raises what the worker raises."""
+        staged = os.memfd_create("staged")
+        try:
+            staged_file.write(staged, weights, version=version)
+            self.begin()
+            self.act(action="prepare", path=f"/proc/{os.getpid()}/fd/{staged}")
+            self.act(action="wait", seconds=60)
+        finally:
+            os.close(staged)
+
+    def update(self, model: PreTrainedModel, *, version: int) -> None:
+        """Serve the weights of `model`."""
+        self.stage(model.named_parameters(), version=version)
+        self.finish()
+
+    def begin(self) -> None:
+        if not self._worker._weight_update_active:
+            self._llm.collective_rpc("start_weight_update")
+
+    def act(self, **update_info: object) -> None:
+        self._llm.collective_rpc("update_weights", args=(update_info,))
+
+    def finish(self) -> None:
+        self._llm.collective_rpc("finish_weight_update")
+
+    def close(self) -> None:
+        self._llm.llm_engine.engine_core.shutdown()
+
+
+@torch.no_grad()
+def reference(model: PreTrainedModel) -> Output:
+    """What `model` itself generates, with transformers."""
+    outputs = []
+    for prompt in PROMPTS:
+        tokens, logprobs = list(prompt), []
+        for _ in range(TOKENS):
+            last = model(torch.tensor([tokens])).logits[0, -1].log_softmax(-1)
+            tokens.append(int(last.argmax()))
+            logprobs.append(float(last.max()))
+        outputs.append((tokens[len(prompt) :], logprobs))
+    return outputs

@@ -1,0 +1,1 @@
+"""Inference engines that are servers of their own."""

@@ -1,0 +1,160 @@
+"""What serving through vLLM takes, whatever its weights are: a server, arguments, requests."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import abstractmethod
+from contextlib import aclosing
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rollcall_plugins.inference.vllm.server import choices, vllm_server
+from rollcall_protocol.vllm_settings import VllmSettings
+from rollcall_runtime.models.tokenizer import open_tokenizer
+from rollcall_runtime.rollout.engines.server.client import InferenceServerError
+from rollcall_runtime.rollout.engines.server.served_model import has_tokenizer, home_variables
+from rollcall_runtime.rollout.engines.server.server_engine import ServerEngine
+from rollcall_runtime.rollout.inference_engine import (
+    FIELD,
+    GenerationRequest,
+    NewTokens,
+)
+from rollcall_runtime.worker.engine_config import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+log = logging.getLogger(__name__)
+
+PREPARE_SECONDS = 600.0  # to load weights beside serving
+_ANOTHER_SEED = 7919  # apart from the seed of a request that goes on where another ended
+# vLLM's sampler has a function compiled, which needs a C++ compiler and takes half a minute.
+_UNCOMPILED = {"TORCHDYNAMO_DISABLE": "1"}
+# On CPUs vLLM gives even a single rank a process of its own, which imports vLLM again, in order to
+# set its threads; these are set here.
+_IN_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+_FINISHED = frozenset({"stop", "length"})
+
+
+class VllmServingEngine(ServerEngine):
+    """Serves a model in Hugging Face's format. How its weights change is the derived engine's."""
+
+    NAME = "vllm"
+
+    def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
+        self._settings = read_settings(VllmSettings, config or {}, field=f"{FIELD}.config")
+        super().__init__(model, self._settings)
+        self._server = vllm_server(
+            self._arguments(self._directory),
+            socket=self._folder / "vllm.sock",
+            variables=self._variables(),
+            silent_seconds=self._settings.silent_seconds,
+        )
+
+    @abstractmethod
+    def _weight_arguments(self) -> list[str]:
+        """Arguments that say where vLLM has its weights from."""
+
+    async def start(self) -> None:
+        await self._server.start(seconds=self._settings.start_seconds)
+        self._started = True
+        began = time.monotonic()
+        async with aclosing(choices(self._server.client, _body([0], {"max_tokens": 1}))) as pieces:
+            async for _ in pieces:  # with no weights yet: what it says does not matter
+                pass
+        log.info("vLLM is warm after %.1f s", time.monotonic() - began)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _arguments(self, directory: Path) -> list[str]:
+        settings = self._settings
+        arguments = [
+            f"--model={directory}",
+            *self._weight_arguments(),
+            "--logprobs-mode=processed_logprobs",
+            "--disable-uvicorn-access-log",
+            "--enable-scale-out",  # requests in tokens
+            f"--dtype={settings.dtype}",
+            f"--tensor-parallel-size={settings.tensor_parallel_size}",
+        ]
+        if not has_tokenizer(directory):
+            arguments.append("--skip-tokenizer-init")
+        if self.limits.context is not None:
+            arguments.append(f"--max-model-len={self.limits.context}")
+        if not torch.accelerator.is_available():
+            arguments.append("--enforce-eager")
+        return [*arguments, *settings.command_line()]
+
+    def _variables(self) -> dict[str, str]:
+        variables = {
+            # Pause, resume and updates; the socket is the agent's own.
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "VLLM_CPU_KVCACHE_SPACE": str(self._settings.cache_gibibytes),
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "OMP_NUM_THREADS": str(self._settings.threads),
+            "HF_HUB_OFFLINE": "1",
+        }
+        if not torch.accelerator.is_available():
+            variables |= _UNCOMPILED
+            if self._settings.tensor_parallel_size == 1:
+                variables |= _IN_ONE_PROCESS
+        return variables | home_variables(self._folder)
+
+    @cached_property
+    def _tokenizer(self) -> ModelTokenizer:
+        """SpecError if there is none; requests with stop strings alone need it."""
+        return open_tokenizer(self._source)
+
+    def _text(self, tokens: Sequence[int]) -> str:
+        return self._tokenizer.decode(tokens, special=True)
+
+    def _request_body(self, request: GenerationRequest, **more: str) -> dict[str, Any] | None:
+        """What vLLM is asked; None if the response is as long as it may be already."""
+        sampling, left = self._sampling(request)
+        if left < 1:
+            return None
+        return _body([*request.prompt, *request.begun.tokens], sampling) | more
+
+    def _sampling(self, request: GenerationRequest) -> tuple[dict[str, Any], int]:
+        """The sampling parameters for vLLM, and the tokens that the response may still have."""
+        own, begun = request.sampling, len(request.begun.tokens)
+        left = (own.max_tokens or self._settings.max_tokens) - begun
+        stops = sorted(self._source.eos | set(own.stop_token_ids))
+        sampling: dict[str, Any] = {
+            "max_tokens": left,
+            "temperature": own.temperature,
+            "top_p": own.top_p,
+            "top_k": own.top_k,
+            "stop_token_ids": stops,
+            "seed": (request.seed + _ANOTHER_SEED * begun) % 2**63,
+            "logprobs": 0,
+            "detokenize": bool(own.stop),
+        }
+        if own.stop:
+            sampling["stop"] = list(own.stop)
+        return sampling, left
+
+
+def _body(tokens: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
+    return {"token_ids": tokens, "sampling_params": dict(sampling), "stream": True}
+
+
+def new_tokens(choice: Mapping[str, Any], version: int) -> NewTokens:
+    """A piece of a stream whose tokens are of `version`.
+
+    InferenceServerError if one has no probability.
+    """
+    tokens = tuple(choice["token_ids"] or ())
+    entries = (choice.get("logprobs") or {}).get("content") or []
+    logprobs = tuple(min(float(entry["logprob"]), 0.0) for entry in entries)
+    if any(logprob <= -9999.0 for logprob in logprobs):  # vLLM's word for none, or not a number
+        raise InferenceServerError("vLLM gave a token no log-probability: are the weights finite?")
+    finished = choice.get("finish_reason") in _FINISHED
+    return NewTokens(tokens, logprobs, (version,) * len(tokens), finished=finished)

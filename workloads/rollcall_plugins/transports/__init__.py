@@ -1,0 +1,1 @@
+"""Weight-sync engines beyond gloo."""

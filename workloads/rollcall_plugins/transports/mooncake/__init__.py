@@ -1,0 +1,1 @@
+"""Engine `mooncake`: one-sided reads through Mooncake's TransferEngine."""

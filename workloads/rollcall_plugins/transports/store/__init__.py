@@ -1,0 +1,1 @@
+"""Engine `store`: versions in a directory or an object store."""
