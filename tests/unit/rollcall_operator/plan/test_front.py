@@ -81,9 +81,11 @@ def test_with_a_certificate_of_its_own_it_speaks_tls() -> None:
 
 @pytest.mark.parametrize("with_keys", [True, False])
 def test_without_keys_only_pods_of_the_namespace_reach_it(with_keys: bool) -> None:
-    own = {} if with_keys else {"spec.front.apiKeysSecret": DELETE}
-    simulator = running(**own, **{"spec.front.withoutApiKeys": not with_keys})
+    keys = {} if with_keys else {"spec.front.apiKeysSecret": DELETE}
+    simulator = running(**keys, **{"spec.front.withoutApiKeys": not with_keys})
     agents = simulator.children["NetworkPolicy/bad-front"]["spec"]["ingress"][0]
+    own = decode(FrontConfig, json.loads(variables(simulator)[pod_contract.FRONT_CONFIG]))
+    assert own.without_keys is not with_keys
     assert agents["ports"] == [{"protocol": "TCP", "port": 7075}]
     assert agents.get("from") == (None if with_keys else [{"podSelector": {}}])
 

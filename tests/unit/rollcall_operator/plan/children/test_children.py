@@ -249,6 +249,31 @@ def test_a_worker_reads_how_weights_reach_it() -> None:
     assert json.loads(variables(child)[pod_contract.POOL_CONFIG])["sync_group"] == "npu"
 
 
+def test_a_worker_reads_how_long_its_peers_wait_in_seconds() -> None:
+    child = trainer(
+        {
+            "spec.membership": {
+                "settleSeconds": 3,
+                "ackTimeoutSeconds": 13,
+                "heartbeatMilliseconds": 500,
+                "suspectAfterMilliseconds": 2500,
+            },
+            "spec.weightSync": {
+                "stageTimeoutSeconds": 31,
+                "commitTimeoutSeconds": 11,
+                "joinTimeoutSeconds": 12,
+            },
+            "spec.tls.enabled": False,
+        }
+    )
+    config = decode(JobConfig, json.loads(variables(child)[pod_contract.CONFIG]))
+    group, sync = config.membership, config.weight_sync
+    waits = (group.settle, group.ack_timeout, group.heartbeat, group.suspect_after)
+    assert waits == (3.0, 13.0, 0.5, 2.5)
+    assert (sync.stage_timeout, sync.commit_timeout, sync.join_timeout) == (31.0, 11.0, 12.0)
+    assert config.tls is False
+
+
 def test_traces_are_written_only_when_asked_for() -> None:
     def path(profile: dict[str, Any]) -> str:
         child = trainer({"spec.weightSync.profile": profile})
