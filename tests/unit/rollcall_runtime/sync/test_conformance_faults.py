@@ -29,6 +29,7 @@ from tests.unit.rollcall_runtime.sync.member_processes import (
 
 GROUP = "job/default"
 MIB = 1 << 20
+PEER_ENGINES = ("mooncake", "nixl")
 
 
 def test_a_failed_session_stays_failed(trio: list[MemberProcess]) -> None:
@@ -275,3 +276,27 @@ def test_a_killed_sender_leaves_receivers_free_for_its_successor(
     abort(trio)
     for member in receivers:
         settled(member, "abandoned", 0)
+
+
+def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
+    processes: MemberProcesses, trio: list[MemberProcess]
+) -> None:
+    if processes.engine not in PEER_ENGINES:
+        pytest.skip("not an engine of reads")
+    sender = processes.open(Role.SENDER)
+    receivers = trio[1:]
+    before = [member.do("counts")["in_use"] for member in receivers]
+    manifest = sender.do("snapshot", seed=40, megabytes=64, bucket_bytes=8 * MIB)
+    join([sender, *receivers])
+    kwargs = {"group": GROUP, "number": 40, "manifest": manifest, "timeout": 10}
+    receiving = [member.start("receive", **kwargs) for member in receivers]
+    sender.start("publish_and_die", group=GROUP, timeout=10, die_after=4)
+    assert sender.dead.wait(5)
+    for future in receiving:
+        error = future.result(5).error
+        assert isinstance(error, SyncError)
+        assert error.peer == sender.id
+    abort(receivers)
+    for member, pinned in zip(receivers, before, strict=True):
+        settled(member, "abandoned", 0)
+        settled(member, "in_use", pinned, seconds=1)  # and not when memory is next collected

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.engines.pull.engine import PullSettings
 from rollcall_runtime.sync.engines.pull.topology import Topology, upstream
 from rollcall_runtime.sync.errors import (
@@ -22,17 +21,9 @@ from tests.unit.rollcall_runtime.sync.copying_peers import (
     abort,
     eventually,
 )
-from tests.unit.rollcall_runtime.sync.member_processes import (
-    MemberProcess,
-    MemberProcesses,
-    join,
-    settled,
-)
-from tests.unit.rollcall_runtime.sync.member_processes import abort as abort_remote
 
 GROUP = "job/default"
 MIB = 1 << 20
-PEER_ENGINES = ("mooncake", "nixl")
 SHORT = PullSettings(operation_bytes=BUCKET, operation_timeout=2.0, in_flight=1, drain_timeout=0.05)
 CHAIN = replace(SHORT, topology=Topology.CHAIN.value)
 
@@ -229,27 +220,3 @@ def test_a_failed_read_names_its_source(chain: Local) -> None:
         chain.start(sessions, chain.fill(10))[2].result(5)
     assert caught.value.peer == chain.seats[1].member
     abort(sessions)
-
-
-def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
-    processes: MemberProcesses, trio: list[MemberProcess]
-) -> None:
-    if processes.engine not in PEER_ENGINES:
-        pytest.skip("not an engine of reads")
-    sender = processes.open(Role.SENDER)
-    receivers = trio[1:]
-    before = [member.do("counts")["in_use"] for member in receivers]
-    manifest = sender.do("snapshot", seed=40, megabytes=64, bucket_bytes=8 * MIB)
-    join([sender, *receivers])
-    kwargs = {"group": GROUP, "number": 40, "manifest": manifest, "timeout": 10}
-    receiving = [member.start("receive", **kwargs) for member in receivers]
-    sender.start("publish_and_die", group=GROUP, timeout=10, die_after=4)
-    assert sender.dead.wait(5)
-    for future in receiving:
-        error = future.result(5).error
-        assert isinstance(error, SyncError)
-        assert error.peer == sender.id
-    abort_remote(receivers)
-    for member, pinned in zip(receivers, before, strict=True):
-        settled(member, "abandoned", 0)
-        settled(member, "in_use", pinned, seconds=1)  # and not when memory is next collected
