@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
-import rollcall_protocol
 import rollcall_runtime
 from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.errors import FencedError, SpecError
@@ -20,10 +19,9 @@ MESSAGE_BYTES = 4096  # the longest termination message that a kubelet keeps
 MAX_SUMMARY = 1000  # characters of the message in the first line
 
 _THIRD_PARTY = {"site-packages", "dist-packages"}
-_OWN_FOLDERS = tuple(
-    f"{Path(path).resolve()}{os.sep}"
-    for package in (rollcall_runtime, rollcall_protocol)
-    for path in package.__path__
+# The core's packages and the plug-ins beside them.
+_OWN_PACKAGES = tuple(
+    f"{Path(path).resolve().parent}{os.sep}rollcall_" for path in rollcall_runtime.__path__
 )
 _STANDARD_LIBRARY = tuple(
     f"{Path(sysconfig.get_path(name)).resolve()}{os.sep}" for name in ("stdlib", "platstdlib")
@@ -136,7 +134,7 @@ def _is_users(filename: str) -> bool:
     path = Path(filename).resolve()
     if _THIRD_PARTY & set(path.parts):
         return False
-    return not str(path).startswith(_OWN_FOLDERS + _STANDARD_LIBRARY)
+    return not str(path).startswith(_OWN_PACKAGES + _STANDARD_LIBRARY)
 
 
 def _shorten(text: str) -> str:

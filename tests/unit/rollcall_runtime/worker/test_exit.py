@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from rollcall_plugins.rewards.code.reward import CodeSettings
 from rollcall_protocol import pod_contract
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.exit import (
@@ -16,6 +17,7 @@ from rollcall_runtime.worker.exit import (
     report_stop,
     summary,
     termination_message,
+    user_frame,
 )
 
 USERS_REWARD = """
@@ -71,6 +73,15 @@ def test_frames_of_the_standard_library_below_the_users_are_passed_over(reward_m
     line = summary(error_of_reward(reward_module))
     assert line.startswith("JSONDecodeError: Expecting property name")
     assert line.endswith("(own_reward.py:12 in parse)")
+
+
+def test_a_plugins_lines_are_not_the_users() -> None:
+    with pytest.raises(ValueError, match="column must not be empty") as caught:
+        CodeSettings(column="")
+    trace = caught.value.__traceback__
+    assert trace is not None
+    caught.value.__traceback__ = trace.tb_next  # without this test's own line
+    assert user_frame(caught.value) is None
 
 
 def test_an_error_with_an_advice_names_the_users_line_that_caused_it(reward_module: str) -> None:
