@@ -59,7 +59,7 @@ def test_is_skipped(): pass
 """
 
 
-@pytest.mark.parametrize("processes", [(), ("-n", "2")])
+@pytest.mark.parametrize("processes", [(), pytest.param(("-n", "2"), marks=pytest.mark.slow)])
 def test_pytest_records_its_tests(tmp_path: Path, processes: tuple[str, ...]) -> None:
     shutil.copy(changes.ROOT / "tests" / "conftest.py", tmp_path)
     (tmp_path / "test_three.py").write_text(TESTS)
