@@ -62,7 +62,7 @@ test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .ve
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines --engine fsdp2 --engine fsdp --engine megatron --engine torchtitan
-	$(BIN)/pytest tests/unit -m gpu
+	$(BIN)/pytest tests/unit tests/plugins/transports -m gpu
 	$(SYNC) --engine auto --staging host --size 2Gi --json
 	$(SYNC) --engine auto --staging device --size 2Gi --json
 

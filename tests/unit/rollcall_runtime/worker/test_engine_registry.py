@@ -91,6 +91,41 @@ def test_a_third_party_cannot_replace_a_plugin_of_this_project(
     assert Availability("fast", "built in", None) in registry.survey()
 
 
+def test_what_an_engine_needs_is_looked_for_before_it_is_made() -> None:
+    def require(engine: type[Base]) -> None:
+        raise ImportError(f"{engine.__name__} lacks its library")
+
+    registry = Registry(
+        kind="test engine",
+        group=GROUP,
+        field="spec.engine.name",
+        base=Base,
+        builtins={"good": f"{__name__}:Good"},
+        require=require,
+    )
+    with pytest.raises(SpecError, match=r"'good' cannot be used here: .*Good lacks its library"):
+        registry.get("good")
+    (found,) = registry.survey()
+    assert (found.reason, found.found) == ("ImportError: Good lacks its library", Good)
+
+
+def test_the_extras_that_install_what_is_missing_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    missing = EntryPoint(name="mooncake", value="no_such_module_here:Engine", group=GROUP)
+    monkeypatch.setattr(engine_registry, "entry_points", lambda **_: [missing])
+    registry = Registry(
+        kind="test engine", group=GROUP, field="spec.engine.name", base=Base, builtins={}
+    )
+    extras = (
+        r"\(extra rollcall\[mooncake\] or rollcall\[mooncake-cpu\] or rollcall\[mooncake-npu\]\)"
+    )
+    with pytest.raises(SpecError, match=f"an image that has what it needs {extras}; available"):
+        registry.get("mooncake")
+    with pytest.raises(SpecError, match=r"unknown test engine 'ray' \(extra rollcall\[ray\]\);"):
+        registry.get("ray")
+    with pytest.raises(SpecError, match=r"unknown test engine 'ra'; available"):
+        registry.get("ra")
+
+
 def test_an_engine_that_is_of_no_use_here_is_listed_as_such() -> None:
     registry = Registry(
         kind="test engine",
