@@ -38,9 +38,9 @@ class _Counts:
 def run(part: Part) -> tuple[Outcome, str]:
     """Runs the commands up to the first that fails; its text is the second value, or "".
 
-    Where a part only records, the next begins all the same: the caller decides.
+    The outcome names the commit that was checked out when the part began.
     """
-    counts, broken = _Counts(), ""
+    counts, broken, commit = _Counts(), "", changes.head()
     began, busy = time.monotonic(), processor_seconds()
     with tempfile.TemporaryDirectory(prefix="test-part-") as folder:
         for number, command in enumerate(part.commands):
@@ -48,7 +48,7 @@ def run(part: Part) -> tuple[Outcome, str]:
                 broken = command
                 break
     outcome = Outcome(
-        commit=changes.head(),
+        commit=commit,
         date=datetime.now(UTC).date().isoformat(),
         minutes=round((time.monotonic() - began) / 60, 1),
         processor_minutes=round((processor_seconds() - busy) / 60, 1),
