@@ -33,7 +33,7 @@ class InProcess(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
         mcp_urls: dict[str, str],  # noqa: ARG002
         data: Any,
     ) -> Any:
-        """`endpoint` is the door by which `verifiers` sees each request, and sends it on."""
+        """`endpoint` is the endpoint by which `verifiers` sees each request, and sends it on."""
         system, prompt = self.resolve_prompt(data)
         messages = [{"role": "system", "content": system}] if system else []
         if isinstance(prompt, str):

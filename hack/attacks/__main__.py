@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.attacks.catalogue import all_attacks
-from hack.attacks.door_times import measure_doors, measure_doors_held_by_strangers
+from hack.attacks.endpoint_times import measure_endpoints, measure_endpoints_held_by_others
 from hack.attacks.runner import AttackRunner
 from hack.attacks.target import attacked_job
 from tests.process import pods
@@ -56,10 +56,10 @@ async def attack_all(
             if outcome.worker_exits:
                 say("the other attacks are left out, as a worker has ended")
                 return outcomes, -math.inf
-        say("comparing how long callers wait with and without strangers that hold connections")
-        alone, held = await measure_doors(job), await measure_doors_held_by_strangers(job)
+        say("comparing how long callers wait with and without connections that others hold")
+        alone, held = await measure_endpoints(job), await measure_endpoints_held_by_others(job)
         reward = await lowest_reward(job)
-        figures = {"alone": asdict(alone), "held_by_strangers": asdict(held), "reward": reward}
+        figures = {"alone": asdict(alone), "held_by_others": asdict(held), "reward": reward}
         say(json.dumps({"attacks": len(outcomes), "steps_a_second": runner.rate, **figures}))
     return outcomes, reward
 

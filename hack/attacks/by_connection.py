@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from hack.attacks.attack import attack, expect
-from hack.attacks.clients import Door, connection, drip, held_connections, request, send_raw
+from hack.attacks.clients import Endpoint, connection, drip, held_connections, request, send_raw
 from hack.attacks.worker_vitals import listening_ports
 from rollcall_protocol import pod_contract
 
@@ -21,66 +21,66 @@ HEALTH_SECONDS = 10.0
 
 
 async def answers(job: AttackedJob) -> None:
-    """NotRefusedError unless every worker still answers probes and every door its callers."""
+    """NotRefusedError unless every worker still answers probes and every endpoint its callers."""
     for pod in job.workers:
         status = await request(job.probes(pod), "GET", "/healthz", seconds=HEALTH_SECONDS)
         expect(status == 200, f"/healthz of {pod.name} answered {status}")
     status = await request(job.membership, "GET", pod_contract.MEMBER_STREAM_ROUTE)
-    expect(status == 401, f"the coordinator's door answered {status}")
+    expect(status == 401, f"the coordinator's endpoint answered {status}")
 
 
-def opening(door: Door, method: str = "GET", route: str = "/healthz") -> bytes:
+def opening(endpoint: Endpoint, method: str = "GET", route: str = "/healthz") -> bytes:
     """The beginning of a request, without the end of its header."""
-    return f"{method} {route} HTTP/1.1\r\nHost: {door.address}\r\n".encode()
+    return f"{method} {route} HTTP/1.1\r\nHost: {endpoint.address}\r\n".encode()
 
 
-@attack("stranger", "slow_header", "too_many_connections", quick=True, seconds=60)
+@attack("unauthenticated", "slow_header", "too_many_connections", quick=True, seconds=60)
 async def idle_connections(job: AttackedJob) -> None:
-    """1,200 connections that say nothing, at each door: the oldest are closed, probes answer."""
-    for door in job.http_doors:
-        async with held_connections(door.without_tls, IDLE):
+    """1,200 connections that say nothing, at each endpoint: the oldest are closed."""
+    for endpoint in job.http_endpoints:
+        async with held_connections(endpoint.without_tls, IDLE):
             await answers(job)
 
 
-@attack("stranger", "tls_handshake", quick=True)
+@attack("unauthenticated", "tls_handshake", quick=True)
 async def no_handshakes(job: AttackedJob) -> None:
-    """Requests without TLS, noise and half a handshake, 50 times at each door that speaks it."""
-    for door in (job.membership, job.completions, job.reference):
-        request_line = opening(door, "PUT", pod_contract.ROSTER_ROUTE) + b"\r\n"
+    """Requests without TLS, noise and half a handshake, 50 times at each endpoint with TLS."""
+    for endpoint in (job.membership, job.completions, job.reference):
+        request_line = opening(endpoint, "PUT", pod_contract.ROSTER_ROUTE) + b"\r\n"
         hello = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
         for first in (request_line, job.random.randbytes(400), hello):
             for _ in range(50):
-                async with connection(door.without_tls) as (_, writer):
+                async with connection(endpoint.without_tls) as (_, writer):
                     writer.write(first)
     await answers(job)
 
 
-@attack("stranger", "slow_header", seconds=60)
+@attack("unauthenticated", "slow_header", seconds=60)
 async def slow_headers(job: AttackedJob) -> None:
-    """200 clients at each door that send a byte of a header each second: closed within 5 s."""
-    for door in job.http_doors:
-        async with held_connections(door, 200, opening(door)) as writers:
+    """200 clients at each endpoint that send a byte of a header each second: closed within 5 s."""
+    for endpoint in job.http_endpoints:
+        async with held_connections(endpoint, 200, opening(endpoint)) as writers:
             for _ in range(int(HELD_SECONDS)):
                 drip(writers, b"X")
                 await asyncio.sleep(1.0)
             await answers(job)
 
 
-@attack("stranger", "long_header", quick=True)
+@attack("unauthenticated", "long_header", quick=True)
 async def floods_of_headers(job: AttackedJob) -> None:
-    """Headers of 1 MiB, in one field and in thousands, at each door: closed, counted."""
-    for door in job.http_doors:
+    """Headers of 1 MiB, in one field and in thousands, at each endpoint: closed, counted."""
+    for endpoint in job.http_endpoints:
         for header in (b"X: " + b"a" * (1 << 20), b"X: a\r\n" * (1 << 17)):
-            answer = await send_raw(door, opening(door) + header)
+            answer = await send_raw(endpoint, opening(endpoint) + header)
             expect(
                 not answer.startswith(b"HTTP/1.1 2"), f"a long header was taken: {answer[:80]!r}"
             )
     await answers(job)
 
 
-@attack("stranger")
+@attack("unauthenticated")
 async def contradictory_lengths(job: AttackedJob) -> None:
-    """Two lengths, a negative one, a length beside chunks, 10^18 bytes: refused at each door."""
+    """Two lengths, a negative one, a length beside chunks, 10^18 bytes: each endpoint refuses."""
     fields = (
         "Content-Length: 5\r\nContent-Length: 6\r\n",
         "Content-Length: -1\r\n",
@@ -90,23 +90,23 @@ async def contradictory_lengths(job: AttackedJob) -> None:
         "Transfer-Encoding: chunked, identity\r\n",
         "Transfer-Encoding: xchunked\r\n",
     )
-    for door in job.http_doors:
+    for endpoint in job.http_endpoints:
         for field in fields:
-            text = opening(door, "POST", "/v1/completions") + f"{field}\r\n".encode()
-            answer = await send_raw(door, text + b"0\r\n\r\nGET", seconds=2.0)
+            text = opening(endpoint, "POST", "/v1/completions") + f"{field}\r\n".encode()
+            answer = await send_raw(endpoint, text + b"0\r\n\r\nGET", seconds=2.0)
             first = answer[:12]
             expect(b" 2" not in first and b" 5" not in first, f"{field[:60]!r}: {first!r}")
     await answers(job)
 
 
-@attack("stranger", "no_token")
+@attack("unauthenticated", "no_token")
 async def chunks_without_end(job: AttackedJob) -> None:
     """A body of chunks that never ends, without a token: refused at its header, not read on."""
-    for door, route in ((job.completions, "/v1/completions"), (job.reference, "/v1/logprobs")):
-        header = opening(door, "POST", route) + b"Transfer-Encoding: chunked\r\n\r\n"
+    for endpoint, route in ((job.completions, "/v1/completions"), (job.reference, "/v1/logprobs")):
+        header = opening(endpoint, "POST", route) + b"Transfer-Encoding: chunked\r\n\r\n"
         chunk = b"10000\r\n" + b"x" * 65536 + b"\r\n"
         sent = 0
-        async with connection(door) as (_, writer):
+        async with connection(endpoint) as (_, writer):
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(10):
                     writer.write(header)
@@ -132,52 +132,57 @@ async def deflate_bomb(job: AttackedJob) -> None:
         expect(status in {400, 413, 0}, f"a deflate bomb was answered {status}")
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def requests_without_their_body(job: AttackedJob) -> None:
     """900 reconnect requests whose body never comes: the rollout stays within its memory."""
-    door = job.agent
-    header = opening(door, "POST", pod_contract.REGISTER_ROUTE) + b"Content-Length: 4000\r\n\r\n"
-    async with held_connections(door, 900, header):
+    endpoint = job.agent
+    header = (
+        opening(endpoint, "POST", pod_contract.REGISTER_ROUTE) + b"Content-Length: 4000\r\n\r\n"
+    )
+    async with held_connections(endpoint, 900, header):
         await asyncio.sleep(HELD_SECONDS)
         await answers(job)
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def answered_and_kept_open(job: AttackedJob) -> None:
-    """900 clients that are answered by the probes' door and stay: probes answer others."""
+    """900 clients that are answered by the probes' endpoint and stay: probes answer others."""
     for pod in (job.job.trainer, job.job.rollouts[0]):
-        door = job.probes(pod)
-        async with held_connections(door, 900, opening(door) + b"\r\n"):
+        endpoint = job.probes(pod)
+        async with held_connections(endpoint, 900, opening(endpoint) + b"\r\n"):
             await asyncio.sleep(HELD_SECONDS)
             await answers(job)
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def metrics_read_slowly(job: AttackedJob) -> None:
     """300 clients that ask for metrics, many times each, and read nothing: probes answer others."""
-    door = job.probes(job.job.trainer)
-    asked = (opening(door, "GET", "/metrics") + b"\r\n") * 50
-    async with held_connections(door, 300, asked):
+    endpoint = job.probes(job.job.trainer)
+    asked = (opening(endpoint, "GET", "/metrics") + b"\r\n") * 50
+    async with held_connections(endpoint, 300, asked):
         await asyncio.sleep(HELD_SECONDS)
         await answers(job)
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def junk_at_every_port(job: AttackedJob) -> None:
     """Bytes that are no protocol at every port on which a worker listens: training goes on."""
     for pod in job.workers:
         for port in listening_ports(pod.address):
-            door, sent = Door(pod.address, port), map(job.random.randbytes, (1, 8, 64, 4096))
-            tasks = (send_raw(door, data, seconds=1.0) for data in sent)
+            endpoint, sent = (
+                Endpoint(pod.address, port),
+                map(job.random.randbytes, (1, 8, 64, 4096)),
+            )
+            tasks = (send_raw(endpoint, data, seconds=1.0) for data in sent)
             await asyncio.gather(*tasks, return_exceptions=True)
     await answers(job)
 
 
-@attack("stranger", "slow_header", "too_many_connections", seconds=90)
+@attack("unauthenticated", "slow_header", "too_many_connections", seconds=90)
 async def idle_connections_of_many_addresses(job: AttackedJob) -> None:
     """1,200 idle connections of 20 addresses to the coordinator: its callers get through."""
     network = job.membership.address.rpartition(".")[0]
     sources = tuple(f"{network}.{number}" for number in range(200, 220))
-    for door in (job.membership, job.completions):
-        async with held_connections(door, IDLE, sources=sources):
+    for endpoint in (job.membership, job.completions):
+        async with held_connections(endpoint, IDLE, sources=sources):
             await answers(job)

@@ -188,7 +188,7 @@ async def post_changed(job: AttackedJob, token: str, body: bytes) -> None:
     expect(400 <= status < 500, f"{body[:200]!r} was answered {status}")
 
 
-@attack("stranger", "malformed", seconds=60)
+@attack("unauthenticated", "malformed", seconds=60)
 async def fuzzed_reconnect_requests(job: AttackedJob) -> None:
     """Reconnect requests with a random change: 200, 400 or 413."""
     text = dumps(ReconnectRequest("203.0.113.7", "another"))
@@ -199,23 +199,23 @@ async def fuzzed_reconnect_requests(job: AttackedJob) -> None:
             expect(status in {0, 200, 400, 413}, f"{body[:200]!r} was answered {status}")
 
 
-@attack("stranger", "malformed_request", seconds=120)
+@attack("unauthenticated", "malformed_request", seconds=120)
 async def fuzzed_requests(job: AttackedJob) -> None:
-    """HTTP requests with random changes of their bytes, at each door: no 2xx and no 5xx."""
+    """HTTP requests with random changes of their bytes, at each endpoint: no 2xx and no 5xx."""
     text = (
         f"POST /v1/completions HTTP/1.1\r\nHost: {job.membership.address}\r\n"
         "Authorization: Bearer guess\r\nContent-Type: application/json\r\n"
         "Content-Length: 2\r\nConnection: close\r\n\r\n{}"
     ).encode()
     for fuzz in fuzzes(job):
-        for door in job.http_doors:
+        for endpoint in job.http_endpoints:
             sent = [fuzz.of_bytes(text) for _ in range(ROUNDS // 3)]
-            for answer in await asyncio.gather(*(send_raw(door, s, seconds=1.0) for s in sent)):
+            for answer in await asyncio.gather(*(send_raw(endpoint, s, seconds=1.0) for s in sent)):
                 first = answer.partition(b"\r\n")[0]
                 expect(b" 2" not in first[:12] and b" 5" not in first[:12], f"{first!r}")
 
 
-@attack("stranger", "malformed", seconds=120)
+@attack("unauthenticated", "malformed", seconds=120)
 async def fuzzed_hellos_at_the_rendezvous(job: AttackedJob) -> None:
     """Hellos of the ranks' rendezvous with random changes: closed without an answer."""
     hello = frame({"secret": job.registered().token, "session": "trainer"}) + TAKE_A_SEAT

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hack.attacks import silent_dns
 from hack.attacks.attack import attack, expect
-from hack.attacks.clients import Door, request
+from hack.attacks.clients import Endpoint, request
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import EpochCause
@@ -23,7 +23,7 @@ FLOOD_SECONDS = 12.0
 JOIN_SECONDS = 60.0
 
 
-@attack("stranger", quick=True)
+@attack("unauthenticated", quick=True)
 async def flood_of_reconnect_requests(job: AttackedJob) -> None:
     """2,000 requests to connect again, to another coordinator: the rollout keeps its stream."""
     before = (await job.metrics(job.job.rollouts[0]))["stream_reconnects_total"]
@@ -34,7 +34,7 @@ async def flood_of_reconnect_requests(job: AttackedJob) -> None:
     expect(after == before, f"the rollout opened {after - before} streams")
 
 
-@attack("stranger", "malformed", "long_body")
+@attack("unauthenticated", "malformed", "long_body")
 async def reconnect_requests_that_are_none(job: AttackedJob) -> None:
     """Requests to connect again with no JSON, or of 64 KiB: 400 or 413, counted."""
     for body in (b"", b"{", b"\xff", b"[" * 4000, json.dumps({"type": "Hello"}).encode()):
@@ -42,7 +42,7 @@ async def reconnect_requests_that_are_none(job: AttackedJob) -> None:
     expect(await register(job.agent, b" " * 65536) in {0, 413}, "64 KiB were taken")
 
 
-@attack("stranger", seconds=150)
+@attack("unauthenticated", seconds=150)
 async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
     """Requests for look-ups to a rollout whose DNS does not answer: it stays in its session."""
     marker = job.job.folder / "dns-is-silent"
@@ -60,10 +60,10 @@ async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
         await job.job.operator.until(lambda s: in_sync(s, pod), seconds=JOIN_SECONDS)
         marker.touch()
         body = dumps(ReconnectRequest("203.0.113.7", "another")).encode()
-        door = Door(pod.address, pod_contract.AGENT_PORT)
+        endpoint = Endpoint(pod.address, pod_contract.AGENT_PORT)
         end = asyncio.get_running_loop().time() + FLOOD_SECONDS
         while asyncio.get_running_loop().time() < end:
-            expect(await register(door, body) in {200, 503}, "the rollout does not answer")
+            expect(await register(endpoint, body) in {200, 503}, "the rollout does not answer")
             await asyncio.sleep(0.1)
         step = job.job.operator.last.progress.step
 
@@ -79,6 +79,6 @@ async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
         pod.close()
 
 
-async def register(door: Door, body: bytes) -> int:
+async def register(endpoint: Endpoint, body: bytes) -> int:
     """The status of the answer to a reconnect request."""
-    return await request(door, "POST", pod_contract.REGISTER_ROUTE, body=body)
+    return await request(endpoint, "POST", pod_contract.REGISTER_ROUTE, body=body)

@@ -1,4 +1,4 @@
-"""Strangers where trainer ranks meet; members of a sync session meet by the same code.
+"""Clients without the secret where trainer ranks meet; sync sessions use the same code.
 
 gloo's own listeners are left out: they accept every connection, and a process that runs out of file
 descriptors there is ended by the library. A NetworkPolicy is what stops such a flood.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MANY = 2000  # connections
 
 
-@attack("stranger", "malformed", quick=True)
+@attack("unauthenticated", "malformed", quick=True)
 async def hellos_that_are_none_at_the_rendezvous(job: AttackedJob) -> None:
     """Pickles, HTTP, lengths of 4 GiB, numbers for names: closed without an answer, counted."""
     pickled = b"\x80\x04\x95\x1c\x00\x00\x00\x00\x00\x00\x00\x8c\x05posix\x94\x8c\x06system\x94"
@@ -39,25 +39,25 @@ async def hellos_that_are_none_at_the_rendezvous(job: AttackedJob) -> None:
         expect(not answer, f"answered {answer!r}")
 
 
-@attack("stranger", "no_token", "malformed_token", "not_allowed", quick=True)
+@attack("unauthenticated", "no_token", "malformed_token", "not_allowed", quick=True)
 async def seat_of_a_rank_at_the_rendezvous(job: AttackedJob) -> None:
-    """Strangers, newcomers and rollouts ask for rank 1's seat: closed, counted."""
+    """Unauthenticated clients, newcomers and rollouts ask for rank 1's seat: closed, counted."""
     for token in ("", "guess", job.registered().token, job.rollout().token):
         await refused_at_rendezvous(job.ranks_rendezvous, token)
 
 
-@attack("stranger", "slow_hello", seconds=90)
+@attack("unauthenticated", "slow_hello", seconds=90)
 async def idle_connections_at_the_rendezvous(job: AttackedJob) -> None:
     """2,000 connections that say nothing: the oldest are closed, counted."""
     async with held_connections(job.ranks_rendezvous, MANY):
         await answers(job)
 
 
-@attack("stranger", "slow_hello", seconds=60)
+@attack("unauthenticated", "slow_hello", seconds=60)
 async def hello_byte_by_byte_at_the_rendezvous(job: AttackedJob) -> None:
     """100 clients that send a byte of their hello each second: closed within 10 s, counted."""
-    door = job.ranks_rendezvous
-    async with held_connections(door, 100, struct.pack(">I", 4000)) as writers:
+    endpoint = job.ranks_rendezvous
+    async with held_connections(endpoint, 100, struct.pack(">I", 4000)) as writers:
 
         async def all_are_closed() -> bool:
             drip(writers, b" ")
@@ -67,7 +67,7 @@ async def hello_byte_by_byte_at_the_rendezvous(job: AttackedJob) -> None:
         await job.eventually(all_are_closed, "all slow clients are closed", seconds=40)
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def unfinished_frames_at_the_rendezvous(job: AttackedJob) -> None:
     """120 frames that claim 16 MiB and do not end: closed at the length, no memory for them."""
     claim = struct.pack(">I", 16 << 20) + b"a" * 65536
@@ -76,7 +76,7 @@ async def unfinished_frames_at_the_rendezvous(job: AttackedJob) -> None:
         await answers(job)
 
 
-@attack("stranger", seconds=60)
+@attack("unauthenticated", seconds=60)
 async def flood_of_connections_at_the_rendezvous(job: AttackedJob) -> None:
     """2,000 clients that connect and leave at once: training goes on."""
     for _ in range(MANY):

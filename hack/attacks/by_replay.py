@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from hack.attacks.attack import NotRefusedError, attack, expect
-from hack.attacks.clients import Door, request, until_closed
+from hack.attacks.clients import Endpoint, request, until_closed
 from hack.attacks.served_weights import catch_up
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, SessionId, Version
@@ -59,7 +59,7 @@ async def weights(donor: str, version: str, ticket: str) -> int:
     host, _, port = donor.rpartition(":")
     path = f"{pod_contract.WEIGHTS_ROUTE}?version={version}"
     headers = {pod_contract.TICKET_HEADER: ticket}
-    return await request(Door(host, int(port)), "GET", path, headers=headers)
+    return await request(Endpoint(host, int(port)), "GET", path, headers=headers)
 
 
 @attack("member")
@@ -88,7 +88,7 @@ async def messages_of_an_earlier_stream(job: AttackedJob) -> None:
         expect(await until_closed(first, seconds=CLOSE_SECONDS), "the first stream stays open")
 
 
-@attack("stranger", "no_token", seconds=60)
+@attack("unauthenticated", "no_token", seconds=60)
 async def flood_of_refused_requests(job: AttackedJob) -> None:
     """3,000 drains and rosters without a token: 401 each, counted; training goes on."""
     for _ in range(60):

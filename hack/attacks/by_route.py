@@ -118,14 +118,14 @@ async def pod_with_a_trainers_name_of_another_job(job: AttackedJob) -> None:
         await refused_at_rendezvous(job.ranks_rendezvous, attacker.token)
 
 
-@attack("stranger")
+@attack("unauthenticated")
 async def unknown_methods_and_paths(job: AttackedJob) -> None:
-    """Other methods, and paths beside the routes, at each door: a status from 400 to 499."""
+    """Other methods, and paths beside the routes, at each endpoint: a status from 400 to 499."""
     paths = ("/", "/v1", "//v1/roster", "/v1/roster/", "/v1/../v1/roster", "/%2e%2e/etc/passwd")
-    for door in job.http_doors:
+    for endpoint in job.http_endpoints:
         for method in ("GET", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT"):
             for path in paths:
-                status = await request(door, method, path)
+                status = await request(endpoint, method, path)
                 expect(status == 0 or 400 <= status < 500, f"{method} {path}: {status}")
 
 
@@ -135,10 +135,10 @@ async def weights_by_guessed_tickets(job: AttackedJob) -> None:
     number = job.job.operator.last.progress.weight_version
     for ticket in ("", "ab" * 32, "x" * 3000, "caf\xe9", "0" * 64):
         for version in (f"{number}@1.1", "", "x", "9" * 1500 + "@1.1", "0@0.0"):
-            for door in (job.weights, job.agent):
+            for endpoint in (job.weights, job.agent):
                 path = f"{pod_contract.WEIGHTS_ROUTE}?version={version}"
                 headers = {pod_contract.TICKET_HEADER: ticket}
-                status = await request(door, "GET", path, headers=headers)
+                status = await request(endpoint, "GET", path, headers=headers)
                 expect(status in REFUSED, f"a guessed ticket was answered {status}")
 
 

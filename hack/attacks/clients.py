@@ -25,7 +25,7 @@ CLOSED = 0  # in place of a status: the connection was closed without an answer
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class Endpoint:
     """A listener of a worker."""
 
     address: str
@@ -37,13 +37,13 @@ class Door:
         return f"{'https' if self.tls else 'http'}://{self.address}:{self.port}{route}"
 
     @property
-    def without_tls(self) -> Door:
+    def without_tls(self) -> Endpoint:
         """The same, for who speaks no TLS there."""
         return replace(self, tls=False)
 
 
 async def request(
-    door: Door,
+    endpoint: Endpoint,
     method: str,
     route: str,
     *,
@@ -62,7 +62,7 @@ async def request(
         async with (
             aiohttp.ClientSession(timeout=timeout) as session,
             session.request(
-                method, door.url(route), headers=sent, data=data, ssl=_believing()
+                method, endpoint.url(route), headers=sent, data=data, ssl=_believing()
             ) as answer,
         ):
             return answer.status
@@ -72,10 +72,10 @@ async def request(
         return CLOSED
 
 
-async def send_raw(door: Door, data: bytes, *, seconds: float = ANSWER_SECONDS) -> bytes:
+async def send_raw(endpoint: Endpoint, data: bytes, *, seconds: float = ANSWER_SECONDS) -> bytes:
     """Send bytes and return what comes until the worker closes, at most `seconds` long."""
     received = bytearray()
-    async with connection(door) as (reader, writer):
+    async with connection(endpoint) as (reader, writer):
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(seconds):
                 writer.write(data)
@@ -87,13 +87,16 @@ async def send_raw(door: Door, data: bytes, *, seconds: float = ANSWER_SECONDS) 
 
 @contextlib.asynccontextmanager
 async def connection(
-    door: Door, *, source: str = ""
+    endpoint: Endpoint, *, source: str = ""
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A connection, by TLS if the door speaks it, from the address `source` if that is given."""
+    """A connection, by TLS if the endpoint speaks it, from the address `source` if given."""
     own = (source, 0) if source else None
     async with asyncio.timeout(CONNECT_SECONDS):
         reader, writer = await asyncio.open_connection(
-            door.address, door.port, local_addr=own, ssl=_believing() if door.tls else None
+            endpoint.address,
+            endpoint.port,
+            local_addr=own,
+            ssl=_believing() if endpoint.tls else None,
         )
     try:
         yield reader, writer
@@ -105,7 +108,7 @@ async def connection(
 
 @contextlib.asynccontextmanager
 async def held_connections(
-    door: Door, count: int, first_bytes: bytes = b"", *, sources: tuple[str, ...] = ("",)
+    endpoint: Endpoint, count: int, first_bytes: bytes = b"", *, sources: tuple[str, ...] = ("",)
 ) -> AsyncIterator[list[asyncio.StreamWriter]]:
     """Up to `count` open connections that have sent `first_bytes`, from each of the sources."""
     async with contextlib.AsyncExitStack() as stack:
@@ -113,7 +116,7 @@ async def held_connections(
         for number in range(count):
             source = sources[number % len(sources)]
             try:
-                _, writer = await stack.enter_async_context(connection(door, source=source))
+                _, writer = await stack.enter_async_context(connection(endpoint, source=source))
             except (OSError, TimeoutError):
                 continue
             writer.write(first_bytes)
@@ -133,14 +136,14 @@ def drip(writers: Sequence[asyncio.StreamWriter], data: bytes) -> None:
 
 @contextlib.asynccontextmanager
 async def web_socket(
-    door: Door, route: str, *, token: str, compress: int = 0
+    endpoint: Endpoint, route: str, *, token: str, compress: int = 0
 ) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
     """A WebSocket that the worker has accepted; aiohttp.ClientError if it does not."""
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS)
     async with (
         aiohttp.ClientSession(timeout=timeout) as session,
         session.ws_connect(
-            door.url(route),
+            endpoint.url(route),
             headers=bearer(token),
             max_msg_size=0,
             compress=compress,

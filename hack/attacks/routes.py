@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from hack.attacks.attack import NotRefusedError
 from hack.attacks.clients import CLOSED, request
 from rollcall_protocol import pod_contract
-from rollcall_runtime.worker.identity.roles import DOORS, CallerRole
+from rollcall_runtime.worker.identity.roles import ROLES_OF_ROUTE, CallerRole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hack.attacks.clients import Door
+    from hack.attacks.clients import Endpoint
     from hack.attacks.target import AttackedJob
 
 REFUSED = frozenset({401, 403, CLOSED})
@@ -21,20 +21,20 @@ REFUSED = frozenset({401, 403, CLOSED})
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route behind one of the doors of AttackedJob, by the property's name."""
+    """A route behind one of the endpoints of AttackedJob, by the property's name."""
 
-    door: str
+    endpoint: str
     method: str
     path: str
 
-    def door_of(self, job: AttackedJob) -> Door:
+    def endpoint_of(self, job: AttackedJob) -> Endpoint:
         """The listener of this job."""
-        found: Door = getattr(job, self.door)
+        found: Endpoint = getattr(job, self.endpoint)
         return found
 
     def allows(self, role: CallerRole) -> bool:
         """Whether callers of this role may use it."""
-        return role in DOORS[self.path.partition("?")[0]]
+        return role in ROLES_OF_ROUTE[self.path.partition("?")[0]]
 
 
 ROUTES = (
@@ -58,8 +58,10 @@ async def refused_at(
     job: AttackedJob, route: Route, *, token: str, headers: Mapping[str, str] | None = None
 ) -> None:
     """Send one request; NotRefusedError if the worker lets it in or fails of it."""
-    door = route.door_of(job)
+    endpoint = route.endpoint_of(job)
     body = b"{}" if route.method != "GET" else None
-    status = await request(door, route.method, route.path, token=token, headers=headers, body=body)
+    status = await request(
+        endpoint, route.method, route.path, token=token, headers=headers, body=body
+    )
     if status not in REFUSED:
-        raise NotRefusedError(f"{route.method} {door.url(route.path)} answered {status}")
+        raise NotRefusedError(f"{route.method} {endpoint.url(route.path)} answered {status}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 
 from hack.attacks.attack import NotRefusedError
-from hack.attacks.clients import Door, web_socket
+from hack.attacks.clients import Endpoint, web_socket
 from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.wire.ids import MemberId
@@ -74,7 +74,7 @@ class Attacker:
 
 
 class AttackedJob:
-    """The workers of `job`, their doors, and attackers. `seed` is that of everything random."""
+    """The workers of `job`, their endpoints, and attackers. `seed` is that of everything random."""
 
     def __init__(self, job: LocalJob, *, seed: int) -> None:
         self.job, self.seed = job, seed
@@ -94,51 +94,51 @@ class AttackedJob:
         return [*self.job.trainers, *self.job.rollouts, *reference]
 
     @property
-    def membership(self) -> Door:
-        """The coordinator's door for streams and rosters."""
-        return Door(self.job.trainer.address, pod_contract.MEMBERSHIP_PORT, tls=True)
+    def membership(self) -> Endpoint:
+        """The coordinator's endpoint for streams and rosters."""
+        return Endpoint(self.job.trainer.address, pod_contract.MEMBERSHIP_PORT, tls=True)
 
     @property
-    def weights(self) -> Door:
-        """The coordinator's door for weights."""
-        return Door(self.job.trainer.address, pod_contract.weights_port(0))
+    def weights(self) -> Endpoint:
+        """The coordinator's endpoint for weights."""
+        return Endpoint(self.job.trainer.address, pod_contract.weights_port(0))
 
     @property
-    def completions(self) -> Door:
-        """The coordinator's door for completions."""
-        return Door(self.job.trainer.address, pod_contract.COMPLETIONS_PORT, tls=True)
+    def completions(self) -> Endpoint:
+        """The coordinator's endpoint for completions."""
+        return Endpoint(self.job.trainer.address, pod_contract.COMPLETIONS_PORT, tls=True)
 
     @property
-    def agent(self) -> Door:
-        """The first rollout's own door."""
-        return Door(self.job.rollouts[0].address, pod_contract.AGENT_PORT)
+    def agent(self) -> Endpoint:
+        """The first rollout's own endpoint."""
+        return Endpoint(self.job.rollouts[0].address, pod_contract.AGENT_PORT)
 
     @property
-    def ranks_rendezvous(self) -> Door:
+    def ranks_rendezvous(self) -> Endpoint:
         """Where the trainer's ranks meet."""
-        return Door(self.job.trainer.address, pod_contract.RENDEZVOUS_PORT)
+        return Endpoint(self.job.trainer.address, pod_contract.RENDEZVOUS_PORT)
 
     @property
-    def reference(self) -> Door:
-        """The reference pod's door."""
+    def reference(self) -> Endpoint:
+        """The reference pod's endpoint."""
         assert self.job.reference is not None
-        return Door(self.job.reference.address, pod_contract.REFERENCE_PORT, tls=True)
+        return Endpoint(self.job.reference.address, pod_contract.REFERENCE_PORT, tls=True)
 
-    def probes(self, pod: Pod) -> Door:
-        """A worker's door for probes and metrics."""
-        return Door(pod.address, pod_contract.METRICS_PORT)
+    def probes(self, pod: Pod) -> Endpoint:
+        """A worker's endpoint for probes and metrics."""
+        return Endpoint(pod.address, pod_contract.METRICS_PORT)
 
     @property
-    def http_doors(self) -> list[Door]:
+    def http_endpoints(self) -> list[Endpoint]:
         """One listener of each kind that speaks HTTP."""
-        doors = [self.membership, self.completions, self.weights, self.agent, self.reference]
-        return [*doors, self.probes(self.job.trainer), self.probes(self.job.rollouts[0])]
+        endpoints = [self.membership, self.completions, self.weights, self.agent, self.reference]
+        return [*endpoints, self.probes(self.job.trainer), self.probes(self.job.rollouts[0])]
 
     # --- attackers -------------------------------------------------------------------------------
 
     def registered(self, pod: str = "") -> Attacker:
         """A pod of the namespace with a token for this job, which is on no roster."""
-        name, uid = pod or f"stranger-{self.random.randrange(10**6)}", str(uuid.uuid4())
+        name, uid = pod or f"outsider-{self.random.randrange(10**6)}", str(uuid.uuid4())
         return Attacker(name, uid, self.job.spare_address, self._token(name, uid))
 
     def rank(self) -> Attacker:

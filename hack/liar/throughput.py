@@ -1,4 +1,4 @@
-"""Steps an hour with a liar among four rollouts, and under attack by strangers, against none.
+"""Steps an hour with a liar among four rollouts, and under attacks from outside, against none.
 
 `python -m hack.liar.throughput`: the three conditions take turns on one job of two trainer ranks,
 four rollouts and a reference pod, so that other work on the machine slows them alike. The process
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
 
 ROLLOUTS = 4
-CONDITIONS = ("none", "strangers", "liar")
+CONDITIONS = ("none", "unauthenticated", "liar")
 CLOSE_SECONDS = 30.0
 LEAST_PRIORITY = 19
 
@@ -45,7 +45,7 @@ class Throughput:
     def __init__(self, job: AttackedJob, *, seconds: float) -> None:
         self._job, self._seconds = job, seconds
         self._slot = LiarSlot(SharedRoster(job.job), seed=job.seed, ask=lambda: None)
-        attacks = [attack for attack in all_attacks() if attack.role == "stranger"]
+        attacks = [attack for attack in all_attacks() if attack.role == "unauthenticated"]
         job.random.shuffle(attacks)
         self._attacks = itertools.cycle(attacks)
 
@@ -56,7 +56,7 @@ class Throughput:
             async with self._one_fewer(), _beside(self._slot.run()):
                 return await self._count()
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-        if condition == "strangers":
+        if condition == "unauthenticated":
             async with _beside(self._attack()):
                 return await self._count()
         return await self._count()

@@ -28,7 +28,7 @@ from rollcall_protocol.wire.job_snapshot import (
 from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.coordinator.state_stream import StateStream
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 
@@ -44,7 +44,7 @@ class Member:
 
 @dataclass(slots=True)
 class Coordinator:
-    """One pod's. `rosters` are those that counted; `refused` counts the others, and `strangers`
+    """One pod's. `rosters` are those that counted; `refused` counts the others, and `outsiders`
     requests without a token of the operator, which `verifier` checks, by reason.
 
     Every member of the roster is InSync unless `members` (by pod uid) says otherwise.
@@ -57,7 +57,7 @@ class Coordinator:
     certificate: ssl.SSLContext
     rosters: list[Roster] = field(default_factory=list)
     refused: int = 0
-    strangers: list[str] = field(default_factory=list)
+    outsiders: list[str] = field(default_factory=list)
     sessions: list[SessionReport] = field(default_factory=list)  # after the first of the roster
     _members: dict[str, Member] = field(default_factory=dict)
     _stream: StateStream = field(init=False)
@@ -69,7 +69,7 @@ class Coordinator:
     async def start(self) -> None:
         """Listen on the pod's address."""
         app = web.Application()
-        guard = Doorkeeper(self.verifier, RoleBook("job", 1), self.strangers.append).guard
+        guard = Authenticator(self.verifier, RoleBook("job", 1), self.outsiders.append).guard
         stream, roster = pod_contract.OPERATOR_STREAM_ROUTE, pod_contract.ROSTER_ROUTE
         app.router.add_get(stream, guard(stream, self._stream.serve))
         app.router.add_put(roster, guard(roster, self._take))

@@ -66,7 +66,7 @@ class Kubelet:
         """End all coordinators."""
         for coordinator in self.coordinators.values():
             await coordinator.stop()
-            assert not coordinator.strangers, "the operator's token was refused"
+            assert not coordinator.outsiders, "the operator's token was refused"
         self._folder.cleanup()
 
     async def _look(self, pod: Object) -> None:

@@ -210,7 +210,7 @@ class MonitoredJob:
             for body in made:
                 self.user.kubectl("delete", body["kind"], body["metadata"]["name"])
 
-    async def ask_as_a_stranger(self) -> None:
+    async def ask_as_an_outsider(self) -> None:
         url = f"http://{self.kubelet.trainer.address}:{pod_contract.MEMBERSHIP_PORT}"
         async with aiohttp.ClientSession() as session:
             for _ in range(5):
@@ -232,7 +232,7 @@ class MonitoredJob:
 
 
 FAULTS: Mapping[str, Callable[[MonitoredJob], Awaitable[None]]] = {
-    "a stranger asks the coordinator": MonitoredJob.ask_as_a_stranger,
+    "an unauthenticated client asks the coordinator": MonitoredJob.ask_as_an_outsider,
     "rewards are not finite": MonitoredJob.give_rewards_that_are_not_finite,
     "checkpoints cannot be written": MonitoredJob.make_checkpoints_fail,
     "a rollout is killed": MonitoredJob.kill_a_rollout,

@@ -19,7 +19,10 @@ pytestmark = [pytest.mark.monitoring, pytest.mark.timeout(600)]
 
 KILLED, STOPPED = "a rollout is killed", "all rollouts stop"
 HANGS = "a rollout is replaced while the trainer's node hangs"
-THROTTLED, STRANGER = "the API server throttles the operator", "a stranger asks the coordinator"
+THROTTLED, OUTSIDER = (
+    "the API server throttles the operator",
+    "an unauthenticated client asks the coordinator",
+)
 ENDS = "the operator ends"
 
 CAUSED = {
@@ -28,7 +31,7 @@ CAUSED = {
     "job/Time to form a session/{{cause}}": KILLED,
     "weight-sync/Time to form a session (p99)/{{group}} {{cause}}": KILLED,
     "weight-sync/Time to detect a failed member/{{group}} {{cause}}": KILLED,
-    "weight-sync/Refused requests and messages/{{what}}": STRANGER,
+    "weight-sync/Refused requests and messages/{{what}}": OUTSIDER,
 }
 """Queries without data while all is well, and the fault after which they have some."""
 

@@ -42,7 +42,10 @@ EVERYWHERE_REFUSED = (
     *(Access("list", kind) for kind in ("serviceaccounts", "namespaces", "*")),
     *(Access("get", kind) for kind in ("configmaps", "services")),
     *(Access("delete", kind) for kind in ("configmaps", "nodes", "persistentvolumeclaims")),
-    *(Access("create", f"pods/{door}") for door in ("exec", "attach", "portforward", "eviction")),
+    *(
+        Access("create", f"pods/{subresource}")
+        for subresource in ("exec", "attach", "portforward", "eviction")
+    ),
     *(Access(verb, "pods") for verb in ("create", "update", "deletecollection")),
     *(Access("get", f"pods/{part}") for part in ("log", "proxy")),
     *(Access(verb, "nodes") for verb in ("patch", "update")),

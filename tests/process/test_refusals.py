@@ -50,7 +50,7 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
 
         base = f"http://{job.trainer.address}"
         route = f":{pod_contract.COMPLETIONS_PORT}{pod_contract.COMPLETIONS_ROUTE}"
-        stranger = ISSUER.pod_token(job_uid=config.uid, pod="stranger", pod_uid="uid-stranger")
+        outsider = ISSUER.pod_token(job_uid=config.uid, pod="outsider", pod_uid="uid-outsider")
         foreign = ISSUER.pod_token(job_uid="another", pod=own.name, pod_uid=own.uid)
         expired = ISSUER.pod_token(job_uid=config.uid, pod=own.name, pod_uid=own.uid, seconds=-60)
         async with aiohttp.ClientSession() as session:
@@ -58,7 +58,7 @@ async def test_pushes_and_completions_that_must_not_count(tmp_path: Path) -> Non
                 (completion(own, job_uid=config.uid), {}, 401),
                 (completion(own, job_uid=config.uid), bearer(foreign), 401),
                 (completion(own, job_uid=config.uid), bearer(expired), 401),
-                (completion(own, job_uid=config.uid), bearer(stranger), 403),
+                (completion(own, job_uid=config.uid), bearer(outsider), 403),
                 (completion(other, job_uid=config.uid), bearer(member), 403),
                 (completion(own, job_uid=config.uid), bearer(member), 409),
                 (completion(own, job_uid="another"), bearer(member), 409),

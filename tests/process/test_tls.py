@@ -1,4 +1,4 @@
-"""A job whose doors speak TLS: all of it trains so, and who does not speak it is shut out."""
+"""A job whose endpoints speak TLS: all of it trains so, and who does not speak it is shut out."""
 
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,9 @@ async def test_ranks_rollouts_and_reference_use_tls_and_what_does_not_is_refused
                 with pytest.raises(aiohttp.ClientError):
                     await session.get(f"http://{job.trainer.address}:{port}/")
             assert job.reference is not None
-            door = f"http://{job.reference.address}:{pod_contract.REFERENCE_PORT}/"
+            endpoint = f"http://{job.reference.address}:{pod_contract.REFERENCE_PORT}/"
             with pytest.raises(aiohttp.ClientError):
-                await session.get(door)
+                await session.get(endpoint)
         await job.trainer.reaches("refused_total{tls_handshake}", 2, seconds=10)
         await job.reference.reaches("refused_total{tls_handshake}", 1, seconds=10)
         await job.steps(1, seconds=STEP_SECONDS)

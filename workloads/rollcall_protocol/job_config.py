@@ -306,7 +306,7 @@ class JobConfig:
     cpu; `reward_function` is empty if the reward is a sum of parts, which `reward_scoring` has;
     `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
     by resource name. After the last step the model is written to the folder `export_path`, unless
-    that is empty. `tls`: the doors of coordinator and reference pods speak TLS. `front`: pods
+    that is empty. `tls`: the endpoints of coordinator and reference pods speak TLS. `front`: pods
     of the job answer agents in the form of OpenAI's API.
     """
 

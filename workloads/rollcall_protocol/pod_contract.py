@@ -85,7 +85,7 @@ def audience(job_uid: str) -> str:
 
 
 def reference_audience(job_uid: str) -> str:
-    """The audience of tokens for a job's reference pods, which open no other door."""
+    """The audience of tokens for a job's reference pods, which open no other endpoint."""
     return f"{audience(job_uid)}/reference"
 
 

@@ -7,7 +7,7 @@ from rollcall_protocol.server_settings import check_at_least_one, check_seconds,
 SGLANG = "sglang"
 """The engine's name."""
 
-# What Rollcall says to SGLang itself, or what would open a second door to it.
+# What Rollcall says to SGLang itself, or what would open a second endpoint to it.
 SET = (
     "--model-path",
     "--model",

@@ -7,7 +7,7 @@ from rollcall_protocol.server_settings import check_at_least_one, check_seconds,
 VLLM = "vllm"
 """The engine's name."""
 
-# What Rollcall says to vLLM itself, or what would open a second door to it.
+# What Rollcall says to vLLM itself, or what would open a second endpoint to it.
 _TAKEN = (
     "--model",
     "--host",

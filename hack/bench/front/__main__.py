@@ -2,7 +2,7 @@
 
 `python -m hack.bench.front [--streams N] [--rounds N] [--burst-rounds N]`; nothing else should run
 meanwhile. Local jobs, whose front and rollouts are real processes; the same requests go to the
-front and, in turn, directly to the rollouts' doors. The last line is JSON; times are in
+front and, in turn, directly to the rollouts' endpoints. The last line is JSON; times are in
 milliseconds.
 """
 

@@ -15,7 +15,7 @@ from rollcall_protocol.pod_contract import COMPLETIONS_PORT
 @dataclass(frozen=True, slots=True)
 class ProbeSettings:
     """Times are seconds. `first`: from the job's policies to the first try, for the network to
-    learn of them; `again`: between tries that find no wall, of which two count; `period`: between
+    learn of them; `again`: between tries that are let in, of which two count; `period`: between
     findings, and `timeout` of a try.
     """
 
@@ -93,7 +93,7 @@ class PolicyProbe:
             self._notify(0.0)
 
     async def _look(self) -> bool | None:
-        """Whether a wall is there; None if it cannot be said now."""
+        """Whether the policy keeps the operator out; None if it cannot be said now."""
         if await self._connects():
             await asyncio.sleep(self._settings.again)
             return not await self._connects()

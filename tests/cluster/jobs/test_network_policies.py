@@ -1,6 +1,6 @@
-"""Walls around a job's pods, tried by connecting: strangers, members, and what members connect to.
+"""NetworkPolicies of a job's pods, tried by connecting: outsiders, members, what members need.
 
-One job and two strangers go through all of it, in the order of the tests.
+One job and two outsiders go through all of it, in the order of the tests.
 """
 
 import json
@@ -16,7 +16,7 @@ from hack.demo.job_progress import JobProgress, JobWatcher
 from tests.cluster.jobs import deadlines
 
 JOB, TRAINER = "reverse", "reverse-trainer-0"
-STRANGER, STRANGERS_PORT = "stranger", 8080
+OUTSIDER, OUTSIDERS_PORT = "outsider", 8080
 OPEN, REFUSED, DROPPED = "open", "refused", "dropped"
 _CONNECT = """
 import socket, sys
@@ -34,7 +34,7 @@ with ThreadPoolExecutor(16) as pool:
     print(*pool.map(attempt, sys.argv[1:]))
 """
 
-# A group of its own, so that its job and strangers are set up once.
+# A group of its own, so that its job and outsiders are set up once.
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True),
@@ -43,8 +43,8 @@ pytestmark = [
 
 
 @dataclass(frozen=True, slots=True)
-class WalledJob:
-    """A job that trains, and a stranger in its namespace and in another one."""
+class IsolatedJob:
+    """A job that trains, and an unauthenticated client in its namespace and in another one."""
 
     here: Kubectl
     there: Kubectl
@@ -81,7 +81,7 @@ def ports(address: str, *numbers: int) -> list[str]:
     return [f"{address}:{number}" for number in numbers]
 
 
-def stranger() -> dict[str, Any]:
+def outsider() -> dict[str, Any]:
     """A pod that is no worker, and listens."""
     restricted = {
         "allowPrivilegeEscalation": False,
@@ -92,100 +92,102 @@ def stranger() -> dict[str, Any]:
     container = {
         "name": "main",
         "image": WORKER_IMAGE,
-        "command": ["python3", "-m", "http.server", str(STRANGERS_PORT), "--directory", "/tmp"],
+        "command": ["python3", "-m", "http.server", str(OUTSIDERS_PORT), "--directory", "/tmp"],
         "securityContext": restricted,
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": STRANGER, "labels": {"app": STRANGER}},
+        "metadata": {"name": OUTSIDER, "labels": {"app": OUTSIDER}},
         "spec": {"containers": [container], "terminationGracePeriodSeconds": 0},
     }
 
 
 @pytest.fixture(scope="module")
-def walled(installed: Kubectl) -> Iterator[WalledJob]:
-    here = installed.fresh_namespace("e2e-walls")
-    there = installed.fresh_namespace("e2e-outside-the-walls")
-    here.apply(example("reverse.yaml", maxSteps=100_000), stranger())
-    there.apply(stranger())
-    job = WalledJob(here, there, JobWatcher(here, JOB))
+def isolated(installed: Kubectl) -> Iterator[IsolatedJob]:
+    here = installed.fresh_namespace("e2e-policies")
+    there = installed.fresh_namespace("e2e-other")
+    here.apply(example("reverse.yaml", maxSteps=100_000), outsider())
+    there.apply(outsider())
+    job = IsolatedJob(here, there, JobWatcher(here, JOB))
     job.trains_on()
     for kubectl in (here, there):
-        kubectl.run("wait", "--for=condition=Ready", f"pod/{STRANGER}", "--timeout=60s")
+        kubectl.run("wait", "--for=condition=Ready", f"pod/{OUTSIDER}", "--timeout=60s")
     yield job
     for kubectl in (here, there):
         installed.run("delete", "namespace", kubectl.namespace, "--wait=false")
 
 
-def test_strangers_reach_no_port_of_a_job_and_members_those_that_they_need(
-    walled: WalledJob,
+def test_outsiders_reach_no_port_of_a_job_and_members_those_that_they_need(
+    isolated: IsolatedJob,
 ) -> None:
-    trainer = walled.address(TRAINER)
-    rollout, other = walled.rollouts()
-    agent = walled.address(rollout)
-    doors = ports(trainer, 7070, 7071, 7073, 7100, 9090) + ports(agent, 7072, 9090, 30000)
-    for kubectl in (walled.here, walled.there):
-        found = outcomes(kubectl, STRANGER, *doors)
-        assert found == dict.fromkeys(doors, DROPPED), kubectl.namespace
-    found = outcomes(walled.here, other, *doors)
+    trainer = isolated.address(TRAINER)
+    rollout, other = isolated.rollouts()
+    agent = isolated.address(rollout)
+    addresses = ports(trainer, 7070, 7071, 7073, 7100, 9090) + ports(agent, 7072, 9090, 30000)
+    for kubectl in (isolated.here, isolated.there):
+        found = outcomes(kubectl, OUTSIDER, *addresses)
+        assert found == dict.fromkeys(addresses, DROPPED), kubectl.namespace
+    found = outcomes(isolated.here, other, *addresses)
     assert found == dict(
-        zip(doors, [OPEN, OPEN, DROPPED, OPEN, DROPPED, OPEN, DROPPED, REFUSED], strict=True)
+        zip(addresses, [OPEN, OPEN, DROPPED, OPEN, DROPPED, OPEN, DROPPED, REFUSED], strict=True)
     )
-    found = outcomes(walled.here, TRAINER, *ports(agent, 7072, 9090))
+    found = outcomes(isolated.here, TRAINER, *ports(agent, 7072, 9090))
     assert list(found.values()) == [OPEN, DROPPED]
     # The operator and monitoring are let in as well: progress is read through both.
-    assert walled.trains_on().phase == "Running"
+    assert isolated.trains_on().phase == "Running"
 
     def is_said() -> bool:
-        conditions = walled.here.job(JOB)["status"]["conditions"]
+        conditions = isolated.here.job(JOB)["status"]["conditions"]
         found = {c["type"]: c["status"] for c in conditions}
         return found.get("NetworkPoliciesEnforced") == "True"
 
     wait_for("NetworkPoliciesEnforced", is_said, seconds=deadlines.REACTION)
 
 
-def test_listed_egress_is_all_that_members_may_connect_to(walled: WalledJob) -> None:
+def test_listed_egress_is_all_that_members_may_connect_to(isolated: IsolatedJob) -> None:
     beside, outside = (
-        f"{walled.address(STRANGER, kubectl)}:{STRANGERS_PORT}"
-        for kubectl in (walled.here, walled.there)
+        f"{isolated.address(OUTSIDER, kubectl)}:{OUTSIDERS_PORT}"
+        for kubectl in (isolated.here, isolated.there)
     )
-    api = walled.here.get("endpointslices", "kubernetes", "--namespace=default")
+    api = isolated.here.get("endpointslices", "kubernetes", "--namespace=default")
     server = f"{api['endpoints'][0]['addresses'][0]}:{api['ports'][0]['port']}"
-    rollout, _ = walled.rollouts()
+    rollout, _ = isolated.rollouts()
     places = (beside, outside, server)
 
     def become(*wanted: str) -> None:
         def look() -> bool:
             pods = (TRAINER, rollout)
-            found = [outcomes(walled.here, pod, *places) for pod in pods]
+            found = [outcomes(isolated.here, pod, *places) for pod in pods]
             return all(tuple(one.values()) == wanted for one in found)
 
         wait_for(f"{places} {wanted}", look, seconds=deadlines.REACTION)
 
     become(OPEN, OPEN, OPEN)
     allowed = {
-        "to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": STRANGER}}}],
-        "ports": [{"port": STRANGERS_PORT}],
+        "to": [{"namespaceSelector": {}, "podSelector": {"matchLabels": {"app": OUTSIDER}}}],
+        "ports": [{"port": OUTSIDERS_PORT}],
     }
-    walled.set_policy({"egress": [allowed]})
+    isolated.set_policy({"egress": [allowed]})
     become(OPEN, OPEN, DROPPED)
-    walled.set_policy({"egress": []})
+    isolated.set_policy({"egress": []})
     become(DROPPED, DROPPED, DROPPED)
     # A newcomer resolves its coordinator's name, joins, and takes part.
-    walled.here.run("delete", "pod", rollout, "--wait=false")
+    isolated.here.run("delete", "pod", rollout, "--wait=false")
     wait_for(
-        "another rollout", lambda: rollout not in walled.rollouts(), seconds=deadlines.REACTION
+        "another rollout", lambda: rollout not in isolated.rollouts(), seconds=deadlines.REACTION
     )
-    walled.trains_on()
+    isolated.trains_on()
 
 
-def test_without_policies_there_are_no_walls(walled: WalledJob) -> None:
-    walled.set_policy({"enabled": False, "egress": None})
-    (door,) = ports(walled.address(TRAINER), 7071)
+def test_without_policies_every_pod_may_connect(isolated: IsolatedJob) -> None:
+    isolated.set_policy({"enabled": False, "egress": None})
+    (address,) = ports(isolated.address(TRAINER), 7071)
 
     def passes() -> bool:
-        found = [outcomes(kubectl, STRANGER, door) for kubectl in (walled.here, walled.there)]
-        return all(one[door] == OPEN for one in found)
+        found = [
+            outcomes(kubectl, OUTSIDER, address) for kubectl in (isolated.here, isolated.there)
+        ]
+        return all(one[address] == OPEN for one in found)
 
-    wait_for("an open door", passes, seconds=deadlines.REACTION)
+    wait_for("an open address", passes, seconds=deadlines.REACTION)

@@ -21,7 +21,7 @@ from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import reward_error_share, trajectory_groups
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, prompt_rows, row_mix
-from rollcall_runtime.rollout import generation_door
+from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.train import health
 from rollcall_runtime.train.reference_pods import exchange
@@ -50,7 +50,7 @@ PROMISES = {
             f"{server._TOKEN_BYTES} bytes of a body for each of the model's positions, "
             f"{server._REQUEST_BYTES >> 20} MiB beside them, {server.BODY_SECONDS:.0f} s for it"
         ),
-        f"{generation_door.AT_ONCE} requests of fronts at one rollout",
+        f"{generation_endpoint.AT_ONCE} requests of fronts at one rollout",
         f"`maxTrajectories` ({FRONT.most_trajectories:,}) without a reward",
         f"`maxTokens` ({FRONT.most_tokens:,}, some 100 bytes of memory each)",
         f"`trajectorySeconds` ({FRONT.trajectory_seconds:.0f}) after its last answer",
@@ -110,4 +110,4 @@ def test_a_page_says_the_time_that_counts(
 
 
 def test_a_rollout_says_something_well_before_it_counts_as_silent() -> None:
-    assert 3 * generation_door.HEARTBEAT_SECONDS <= rollout_client.SILENT_SECONDS
+    assert 3 * generation_endpoint.HEARTBEAT_SECONDS <= rollout_client.SILENT_SECONDS

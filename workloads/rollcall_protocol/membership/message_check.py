@@ -1,7 +1,7 @@
 """What a member's messages must be before the coordinator acts on them.
 
 The bounds follow from the roster, the session's versions and the job. A member that has gone bad,
-or a stranger with a member's token, must cost the others nothing.
+or somebody with a member's token, must cost the others nothing.
 """
 
 from dataclasses import dataclass

@@ -127,7 +127,7 @@ class ReconnectRequester:
         try:
             async with session.post(self._url(member), data=self._body) as answer:
                 status = answer.status
-            busy = 503  # strangers ask it as well
+            busy = 503  # unauthenticated clients ask it as well
             problem = "" if status in {200, busy} else f"answered a reconnect request with {status}"
             missing.answered += 1
         except TimeoutError:

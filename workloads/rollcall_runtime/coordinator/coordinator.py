@@ -61,7 +61,7 @@ from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.state_stream import StateStream
 from rollcall_runtime.coordinator.succession import name_leads_elsewhere
 from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
-from rollcall_runtime.coordinator.ticket_office import TicketOffice
+from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
 from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
@@ -116,7 +116,7 @@ class Coordinator:
             max_unread=MANY_LEASES * longest_completion(config, bounds),
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
-        self.tickets = TicketOffice([host_port(each, PARTS_PORT) for each in own])
+        self.tickets = TicketIssuer([host_port(each, PARTS_PORT) for each in own])
         self.prompts = PromptDispatcher(
             config=config,
             source=source,

@@ -12,8 +12,8 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
-from rollcall_runtime.worker.auth import Doorkeeper, Handler
-from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.auth import Authenticator, Handler
+from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
@@ -48,7 +48,7 @@ class CoordinatorServer:
             is_member=coordinator.is_member,
             has_front=config.front,
         )
-        self._doorkeeper = Doorkeeper(verifier, book, metrics.refused)
+        self._authenticator = Authenticator(verifier, book, metrics.refused)
         self._runners: list[web.AppRunner] = []
         self._reconnects = ReconnectRequester(
             members=coordinator,
@@ -78,7 +78,7 @@ class CoordinatorServer:
         async def roster(request: web.Request) -> web.StreamResponse:
             return await handle_roster_push(request, coordinator.push_roster, refused)
 
-        guard = self._doorkeeper.guard
+        guard = self._authenticator.guard
         streams: list[tuple[str, Handler]] = [
             (pod_contract.OPERATOR_STREAM_ROUTE, coordinator.stream.serve),
             (pod_contract.MEMBER_STREAM_ROUTE, coordinator.connections.serve),
@@ -106,9 +106,9 @@ class CoordinatorServer:
         longest = longest_completion(coordinator.config, coordinator.bounds)
         app = web.Application(client_max_size=longest)
         route = pod_contract.COMPLETIONS_ROUTE
-        app.router.add_post(route, self._doorkeeper.guard(route, endpoint.handle))
+        app.router.add_post(route, self._authenticator.guard(route, endpoint.handle))
         route, take = pod_contract.TRAJECTORIES_ROUTE, coordinator.prompts.trajectories.handle
-        app.router.add_post(route, self._doorkeeper.guard(route, take))
+        app.router.add_post(route, self._authenticator.guard(route, take))
         return app
 
     async def _listen(self, app: web.Application, port: int, tls: TlsContext | None) -> None:

@@ -38,7 +38,7 @@ from rollcall_protocol.wire.messages import (
 from rollcall_protocol.wire.roster import Roster
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.member_connections import MemberConnections
-from rollcall_runtime.coordinator.ticket_office import TicketOffice
+from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
 from rollcall_runtime.membership.driver import MemberDriver, WeightHandler
 from rollcall_runtime.sync.open_engine import OpenEngine
 
@@ -102,7 +102,7 @@ class SyncGroup:
         senders: int,
         weight_handler: WeightHandler,
         connections: MemberConnections,
-        tickets: TicketOffice,
+        tickets: TicketIssuer,
         after: Callable[[list[CoordinatorEffect]], None],
         superseded: Callable[[CoordinatorSuperseded], None],
     ) -> None:

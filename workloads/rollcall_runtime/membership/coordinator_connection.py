@@ -93,7 +93,7 @@ class MemberStream:
         """Handle a request, of whomever, to open a stream to the coordinator.
 
         True if this member does so. An open stream is left only if the coordinator's name leads
-        elsewhere by now. So the worst that a stranger can have is one attempt to connect, or one
+        elsewhere by now. So the worst that anyone can cause is one attempt to connect, or one
         look-up of the name, each LOOK_UP_SECONDS.
         """
         now = time.monotonic()

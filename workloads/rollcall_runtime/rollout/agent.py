@@ -30,7 +30,7 @@ from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.conversation import Conversations
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.generation_door import GenerationDoor
+from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
 from rollcall_runtime.rollout.generation_worker import (
     FinishedLease,
     GenerationWorker,
@@ -47,7 +47,7 @@ from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.tasks.reward_process import RewardScorer
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.environment import RolloutEnvironment
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.metrics_server import MetricsServer
@@ -151,7 +151,7 @@ class Agent:
             names=self._names,
             tls=environment.trust.client_context,
         )
-        self._door = GenerationDoor(
+        self._endpoint = GenerationEndpoint(
             engine=dependencies.engine,
             served=served,
             bounds=dependencies.bounds,
@@ -163,7 +163,7 @@ class Agent:
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
             generator=self._generator,
-            door=self._door,
+            endpoint=self._endpoint,
             sender=self._sender,
             reporter=self._reporter,
             send=self._stream.send,
@@ -192,14 +192,14 @@ class Agent:
             engines=self._dependencies.engine.metrics,
         )
         server = AgentServer(
-            doorkeeper=self._make_doorkeeper(),
+            authenticator=self._make_authenticator(),
             tickets=self._tickets,
             held=self._stage.held,
             drain=self.drain,
             refused=self._refused,
             shard=self._shard,
             reconnect=self._stream.reconnect,
-            generate=self._door.handle,
+            generate=self._endpoint.handle,
         )
         async with AsyncExitStack() as closing:  # the last first, each whatever the others raise
             closing.push_async_callback(metrics.stop)
@@ -238,10 +238,10 @@ class Agent:
             tls=environment.trust.client_context,
         )
 
-    def _make_doorkeeper(self) -> Doorkeeper:
+    def _make_authenticator(self) -> Authenticator:
         job, pod = self._environment.job, self._environment.pod
         book = RoleBook(job.job, job.trainer_replicas, own_pod_uid=pod.uid)
-        return Doorkeeper(self._environment.verifier(), book, self._refused)
+        return Authenticator(self._environment.verifier(), book, self._refused)
 
     def _refused(self, what: str) -> None:
         self._metrics.refused(what=what).inc()

@@ -12,8 +12,8 @@ from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.tickets import TicketKeys
-from rollcall_runtime.worker.auth import Doorkeeper, Handler
-from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.auth import Authenticator, Handler
+from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
 LONGEST_BODY = 4096
@@ -22,7 +22,7 @@ AT_ONCE = 64  # reconnect requests; the coordinator sends one
 
 
 class AgentServer:
-    """Listens on this pod's addresses only. Its doors are for tickets, and for `doorkeeper`.
+    """Listens on this pod's addresses only. Its endpoints are for tickets, and for `authenticator`.
 
     `reconnect` handles the request of a coordinator that has no stream from this member. Everybody
     may send that, so that the coordinator shows no token to a rollout. `generate` checks tickets.
@@ -31,7 +31,7 @@ class AgentServer:
     def __init__(
         self,
         *,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         tickets: TicketKeys,
         held: Callable[[Version], WeightSnapshot | None],
         drain: Callable[[str], None],
@@ -69,7 +69,7 @@ class AgentServer:
 
         application = web.Application(client_max_size=LONGEST_BODY)
         application.router.add_post(
-            pod_contract.DRAIN_ROUTE, doorkeeper.guard(pod_contract.DRAIN_ROUTE, begin_drain)
+            pod_contract.DRAIN_ROUTE, authenticator.guard(pod_contract.DRAIN_ROUTE, begin_drain)
         )
         application.router.add_post(pod_contract.REGISTER_ROUTE, handle_reconnect)
         application.router.add_post(pod_contract.GENERATE_ROUTE, generate)

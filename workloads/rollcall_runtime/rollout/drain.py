@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from rollcall_protocol.wire.messages import Draining, MemberMessage, PromptLeaseReturned
 from rollcall_runtime.rollout.completion_sender import CompletionSender
-from rollcall_runtime.rollout.generation_door import GenerationDoor
+from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
 from rollcall_runtime.rollout.generation_worker import GenerationWorker
 from rollcall_runtime.rollout.lease_progress import LeaseProgress, LeaseProgressReporter
 from rollcall_runtime.worker.telemetry import RolloutMetrics
@@ -28,14 +28,14 @@ class Drain:
         *,
         timeout: float,
         generator: GenerationWorker,
-        door: GenerationDoor,
+        endpoint: GenerationEndpoint,
         sender: CompletionSender,
         reporter: LeaseProgressReporter,
         send: Callable[[MemberMessage], None],
         metrics: RolloutMetrics,
     ) -> None:
         self._timeout, self._generator, self._sender = timeout, generator, sender
-        self._door = door
+        self._endpoint = endpoint
         self._reporter, self._send, self._metrics = reporter, send, metrics
         self._reason: str | None = None
         self._began = 0.0
@@ -67,10 +67,10 @@ class Drain:
         try:
             async with asyncio.timeout(self._left):
                 await self._generator.idle()
-                await self._door.idle()
+                await self._endpoint.idle()
         except TimeoutError:
             self._return(self._generator.return_all())
-            self._door.end()
+            self._endpoint.end()
         if not await self._sender.flush(self._left + DELIVER_SECONDS):
             log.warning("%d completions were not delivered", self._sender.backlog)
         seconds = time.monotonic() - self._began

@@ -31,9 +31,9 @@ from rollcall_runtime.worker.log_rate import REPEATED
 log = logging.getLogger(__name__)
 
 _MAX_FRAME_BYTES = 16 << 20
-_MAX_HELLO_BYTES = 4 << 10  # the first frame of a client that may be a stranger
+_MAX_HELLO_BYTES = 4 << 10  # the first frame of any client, which may know no secret
 _HELLO_SECONDS = 10.0  # until the whole of it is there
-_MAX_STRANGERS = 256  # clients that have not proved that they know the secret
+_MAX_UNAUTHENTICATED = 256  # clients that have not proved that they know the secret
 _MAX_STRANGERS_OF_PEER = 128  # of one address: a trainer's pod has up to 64 ranks
 _IDLE_SECONDS = 60.0  # a client that sends nothing for so long is disconnected
 _HANGUP_POLL_SECONDS = 0.02  # how often a waiting client's connection is checked
@@ -76,7 +76,9 @@ class RendezvousServer:
         self._changed = threading.Condition()  # guards all that follows
         self._tables: dict[str, _SessionTable] = {}
         self._clients: set[socket.socket] = set()
-        self._strangers: dict[socket.socket, str] = {}  # and their hosts, in the order of arrival
+        self._unauthenticated: dict[
+            socket.socket, str
+        ] = {}  # and their hosts, in the order of arrival
         self._closed = False
         self._thread = threading.Thread(target=self._accept, name="rendezvous", daemon=True)
         self._thread.start()
@@ -121,17 +123,17 @@ class RendezvousServer:
                     client.close()
 
     def _admit(self, client: socket.socket, host: str) -> None:
-        """Of too many strangers the one that came first is disconnected: a member is quicker."""
+        """Of too many unauthenticated clients the first is disconnected: a member is quicker."""
         with self._changed:
-            self._strangers[client] = host
-            same = [other for other, its in self._strangers.items() if its == host]
+            self._unauthenticated[client] = host
+            same = [other for other, its in self._unauthenticated.items() if its == host]
             if len(same) > _MAX_STRANGERS_OF_PEER:
                 oldest = same[0]
-            elif len(self._strangers) > _MAX_STRANGERS:
-                oldest = next(iter(self._strangers))
+            elif len(self._unauthenticated) > _MAX_UNAUTHENTICATED:
+                oldest = next(iter(self._unauthenticated))
             else:
                 return
-            del self._strangers[oldest]
+            del self._unauthenticated[oldest]
             with contextlib.suppress(OSError):  # it is disconnected already
                 oldest.shutdown(socket.SHUT_RDWR)
         self._refused("slow_hello")
@@ -139,7 +141,7 @@ class RendezvousServer:
     def _end(self, client: socket.socket) -> None:
         with self._changed:
             self._clients.discard(client)
-            self._strangers.pop(client, None)
+            self._unauthenticated.pop(client, None)
 
     def _serve(self, client: socket.socket) -> None:
         with client:
@@ -157,7 +159,7 @@ class RendezvousServer:
                 self._end(client)
 
     def _session_of(self, client: socket.socket) -> str | None:
-        """The session that a client may enter; None, which is counted, if it is a stranger."""
+        """The session that a client may enter; None, which is counted, without the secret."""
         deadline = time.monotonic() + _HELLO_SECONDS
         try:
             hello = _read_frame(client, limit=_MAX_HELLO_BYTES, deadline=deadline)
@@ -171,7 +173,7 @@ class RendezvousServer:
         if not self._knows(secret):
             return None
         with self._changed:
-            self._strangers.pop(client, None)
+            self._unauthenticated.pop(client, None)
         return session
 
     def _is_own_secret(self, given: str) -> bool:

@@ -10,7 +10,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig
 from rollcall_runtime.train.gang_liveness import Gang, GangBrokenError, watch_leader
 from rollcall_runtime.train.process_group import TrainerRendezvous
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.exit import end_with_failure
 from rollcall_runtime.worker.identity.roles import RENDEZVOUS, RoleBook
@@ -53,12 +53,12 @@ def admit_ranks(
         log.warning("refused a client of the ranks' rendezvous: %s", what, extra=REPEATED)
 
     book = RoleBook(job.job, job.trainer_replicas)
-    doorkeeper = Doorkeeper(environment.verifier(), book, count)
+    authenticator = Authenticator(environment.verifier(), book, count)
 
     def admit(token: str) -> bool:
         with lock:
             try:
-                doorkeeper.admit(RENDEZVOUS, token)
+                authenticator.admit(RENDEZVOUS, token)
             except TokenRefusedError:
                 return False
         return True

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import FrameType
 
-# As torchrun and Kubeflow set them; the secret is ours, without which strangers could join.
+# As torchrun and Kubeflow set them; the secret is ours: without it anyone could join.
 RANK, SIZE, HOST, PORT = "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
 SECRET = "ROLLCALL_RENDEZVOUS_SECRET"  # noqa: S105 - the name of a variable
 END_SECONDS = 15.0  # for the other ranks to end by themselves once one has ended

@@ -37,7 +37,7 @@ from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.doors import BoundedRunner
+from rollcall_runtime.worker.bounded_listener import BoundedRunner
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.log_rate import REPEATED
 

@@ -20,7 +20,7 @@ from rollcall_runtime.train.roles.build_roles import open_role_model
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.devices import device_of
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.metrics_server import MetricsServer
@@ -57,7 +57,7 @@ async def _serve(environment: ReferenceEnvironment) -> None:
             bounds = RequestBounds.of(job, open_role_model(*_model(job)))
             reference = await loop.run_in_executor(thread, open_reference, environment, undo)
             server = ReferenceServer(
-                doorkeeper=_doorkeeper(environment, metrics),
+                authenticator=_authenticator(environment, metrics),
                 bounds=bounds,
                 logprobs=reference.logprobs,
                 thread=thread,
@@ -74,12 +74,12 @@ async def _serve(environment: ReferenceEnvironment) -> None:
             await probes.stop()
 
 
-def _doorkeeper(environment: ReferenceEnvironment, metrics: ReferenceMetrics) -> Doorkeeper:
+def _authenticator(environment: ReferenceEnvironment, metrics: ReferenceMetrics) -> Authenticator:
     def refused(what: str) -> None:
         metrics.refused(what=what).inc()
 
     book = RoleBook(environment.job.job, environment.job.trainer_replicas)
-    return Doorkeeper(environment.verifier(), book, refused)
+    return Authenticator(environment.verifier(), book, refused)
 
 
 def open_reference(environment: ReferenceEnvironment, undo: ExitStack) -> Reference:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from rollcall_protocol import pod_contract
-from rollcall_runtime.worker.identity.roles import DOORS, CallerRole, RoleBook
+from rollcall_runtime.worker.identity.roles import ROLES_OF_ROUTE, CallerRole, RoleBook
 from rollcall_runtime.worker.identity.token_verifier import (
     Identity,
     TokenRefusal,
@@ -31,20 +31,20 @@ class Caller:
     trainer_ordinal: int | None = None
 
 
-class Doorkeeper:
-    """Guards the doors of one listener. `refused` counts refusals by reason."""
+class Authenticator:
+    """Guards the routes of one listener. `refused` counts refusals by reason."""
 
     def __init__(
         self, verifier: TokenVerifier, book: RoleBook, refused: Callable[[str], None]
     ) -> None:
         self._verifier, self._book, self._refused = verifier, book, refused
 
-    def guard(self, door: str, handler: Handler) -> Handler:
-        """Wrap the handler of `door`: 401 for a token that proves nothing, 403 for another role."""
+    def guard(self, route: str, handler: Handler) -> Handler:
+        """Wrap the handler of `route`: 401 without a valid token, 403 for another role."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
-                caller = self.admit(door, _token_of(request))
+                caller = self.admit(route, _token_of(request))
             except TokenRefusedError as error:
                 return _refusal(error)
             with introduced(caller):
@@ -52,26 +52,26 @@ class Doorkeeper:
 
         return guarded
 
-    def refuse(self, door: str, request: web.Request) -> web.Response | None:
-        """The answer to a request that may not pass `door`; None if it may."""
+    def refuse(self, route: str, request: web.Request) -> web.Response | None:
+        """The answer to a request that may not pass `route`; None if it may."""
         try:
-            self.admit(door, _token_of(request))
+            self.admit(route, _token_of(request))
         except TokenRefusedError as error:
             return _refusal(error)
         return None
 
-    def admit(self, door: str, token: str) -> Caller:
-        """Who may pass `door` with this token; TokenRefusedError, which is counted."""
+    def admit(self, route: str, token: str) -> Caller:
+        """Who may pass `route` with this token; TokenRefusedError, which is counted."""
         try:
-            return self._caller(door, self._verifier.verify(token))
+            return self._caller(route, self._verifier.verify(token))
         except TokenRefusedError as error:
             self._refused(error.reason.value)
-            log.debug("refused at %s: %s: %s", door, error.reason, error)
+            log.debug("refused at %s: %s: %s", route, error.reason, error)
             raise
 
-    def _caller(self, door: str, identity: Identity) -> Caller:
+    def _caller(self, route: str, identity: Identity) -> Caller:
         role = self._book.role(identity)
-        if role not in DOORS[door]:
+        if role not in ROLES_OF_ROUTE[route]:
             problem = f"{identity.pod or identity.service_account} is {role.value} here"
             raise TokenRefusedError(TokenRefusal.NOT_ALLOWED, problem)
         return Caller(identity, role, self._book.trainer_ordinal(identity))

@@ -62,7 +62,7 @@ class TrainerEnvironment:
     `rank` follows from the pod's ordinal in its StatefulSet and from `local_rank`, the number of
     the process in its pod. `starts_ranks`: this process is none of the pod's ranks, but starts
     them; `rank` is then that of the first. `reference_token`: for a reference in pods of its own.
-    `certificate`: of the coordinator, if its doors speak TLS.
+    `certificate`: of the coordinator, if its endpoints speak TLS.
     """
 
     job: JobConfig

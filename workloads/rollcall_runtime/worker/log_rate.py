@@ -1,4 +1,4 @@
-"""Keeps log lines that strangers cause from filling the log."""
+"""Keeps log lines that unauthenticated clients cause from filling the log."""
 
 import logging
 import time
@@ -6,7 +6,7 @@ import time
 REPEATED = {"repeated": True}
 """As `extra` of a line that someone else can cause as often as they like."""
 LINES, SECONDS = 20, 60.0  # of one text, with whatever arguments
-# Libraries that log what strangers send.
+# Libraries that log what unauthenticated clients send.
 _ALWAYS = ("aiohttp.server", "asyncio")
 
 

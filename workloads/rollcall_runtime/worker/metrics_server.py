@@ -1,6 +1,6 @@
 """The port of probes and metrics, on a thread and an event loop of its own.
 
-So it answers, whatever the worker's doors do: strangers that fill them, or messages that take long,
+So it answers while unauthenticated clients fill the worker's endpoints, or messages take long,
 must not have the kubelet kill the worker.
 """
 
@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from rollcall_protocol.pod_contract import METRICS_PORT
-from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.telemetry import Metrics
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ _DATA_PORTS = (
     (pod_contract.METRICS_PORT + 1, _LAST_PORT),
 )
 """Where weights go: those of a pod's further ranks, and the ports that weight-sync libraries and
-the kernel choose. The ports of other doors are left out.
+the kernel choose. The other ports are left out.
 """
 
 
@@ -55,10 +55,10 @@ def _to_trainer(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> Iterable[
     yield operator
     yield {"from": [_pods(job, labels.TRAINER)]}
     if spec.algorithm is not None:
-        doors = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
-        yield {"from": [_pods(job, labels.ROLLOUT)], "ports": _with_data(*doors)}
+        listeners = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
+        yield {"from": [_pods(job, labels.ROLLOUT)], "ports": _with_data(*listeners)}
         if spec.front is not None:
-            yield {"from": [_pods(job, labels.FRONT)], "ports": [_tcp(port) for port in doors]}
+            yield {"from": [_pods(job, labels.FRONT)], "ports": [_tcp(port) for port in listeners]}
     yield from _to_metrics(peers)
 
 

@@ -44,7 +44,7 @@ def line(*tokens: int, logprob: float = -0.5, version: int = 0, all_versions: in
 async def rollout(
     answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
 ) -> AsyncIterator[ServingRollout]:
-    """A rollout whose door answers as the test says."""
+    """A rollout whose endpoint answers as the test says."""
     application = web.Application()
     application.router.add_post(GENERATE_ROUTE, answer)
     runner, port = web.AppRunner(application, shutdown_timeout=0.1), unused_port()

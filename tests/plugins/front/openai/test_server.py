@@ -1,4 +1,4 @@
-"""The front's doors: answers in OpenAI's form, keys, bounds, and rollouts that are lost."""
+"""The front's endpoints: answers in OpenAI's form, keys, bounds, and rollouts that are lost."""
 
 import asyncio
 import os
@@ -119,7 +119,7 @@ async def test_a_stop_string_ends_the_answer_and_the_request() -> None:
     text = answer_to(PROMPT, 24)
     async with counting_rollout(pause=0.002) as rollout, front(rollout) as client:
         body = await client.chat(stop=[text[4:6]])
-        await asyncio.wait_for(rollout.door.idle(), 5)
+        await asyncio.wait_for(rollout.endpoint.idle(), 5)
         assert rollout.engine.sampled < 24
     (choice,) = body["choices"]
     assert (choice["message"]["content"], choice["finish_reason"]) == (text[:4], "stop")
@@ -285,7 +285,7 @@ async def test_a_request_has_a_deadline() -> None:
     settings = FrontConfig(request_seconds=0.05)
     async with counting_rollout(pause=60) as rollout, front(rollout, settings=settings) as client:
         status, body = await client.post("/v1/completions", {"prompt": [3]})
-        await asyncio.wait_for(rollout.door.idle(), 5)
+        await asyncio.wait_for(rollout.endpoint.idle(), 5)
     assert status == 504
     assert "0.05 s" in body["error"]["message"]
 
@@ -310,14 +310,14 @@ async def test_the_rollout_stops_when_the_agent_leaves(
     monkeypatch: pytest.MonkeyPatch,
     stream: bool,
 ) -> None:
-    monkeypatch.setattr("rollcall_runtime.rollout.generation_door.HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr("rollcall_runtime.rollout.generation_endpoint.HEARTBEAT_SECONDS", 0.01)
     async with counting_rollout(pause=0.01) as rollout, front(rollout) as client:
         body = {"prompt": [3], "max_tokens": 200, "stream": stream}
         running = asyncio.create_task(client.post("/v1/completions", body))
         while not rollout.engine.sampled:
             await asyncio.sleep(0.001)
         running.cancel()
-        await asyncio.wait_for(rollout.door.idle(), 5)
+        await asyncio.wait_for(rollout.endpoint.idle(), 5)
         assert rollout.engine.sampled < 200
 
 
@@ -361,7 +361,7 @@ async def test_a_rollout_that_drains_gets_no_more_and_its_requests_end_elsewhere
         while drained.engine.sampled < 8:
             await asyncio.sleep(0.001)
         drained.draining = True
-        drained.door.end()  # as after the drain's bound
+        drained.endpoint.end()  # as after the drain's bound
         streams += [asyncio.create_task(stream_tokens(client, at, 24)) for at in range(8, 16)]
         assert await asyncio.gather(*streams) == [numbers(at)[1] for at in range(16)]
         assert len(other.engine.requests) == 16
@@ -505,7 +505,7 @@ NAMED = {TRAJECTORY_HEADER: "t-1"}
 
 
 class Sender:
-    """Stands for the coordinator's door."""
+    """Stands for the coordinator's endpoint."""
 
     def __init__(self, verdict: TrajectoryVerdict | None = TrajectoryVerdict.COUNTED) -> None:
         self.verdict = verdict

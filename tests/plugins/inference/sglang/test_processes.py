@@ -452,7 +452,7 @@ def test_a_port_without_its_key_serves_no_other(served: Served) -> None:
     port = next(a for a in served.engine._server.command if a.startswith("--port=")).split("=")[1]
     assert not any("api-key" in argument for argument in served.engine._server.command)
 
-    async def stranger() -> None:
+    async def outsider() -> None:
         client = ServerClient(port=int(port))
         try:
             with pytest.raises(InferenceServerError, match="Unauthorized"):
@@ -460,4 +460,4 @@ def test_a_port_without_its_key_serves_no_other(served: Served) -> None:
         finally:
             await client.close()
 
-    served.run(stranger())
+    served.run(outsider())

@@ -37,7 +37,7 @@ def party_of(receivers: int, topology: Topology) -> Local:
     return Local(mooncake.MooncakeEngine, receivers, settings, nbytes=4 * MIB)
 
 
-class Stranger:
+class Outsider:
     """A process of its own, as far as Mooncake is concerned, which was asked by no member."""
 
     def __init__(self) -> None:
@@ -64,19 +64,19 @@ def test_a_chain_closes_over_a_member_that_left_and_leaves_no_memory_registered(
     party.close()
 
 
-def test_a_stranger_overwrites_neither_what_is_sent_nor_what_was_received() -> None:
-    party, stranger = party_of(2, Topology.STAR), Stranger()
+def test_an_outsider_overwrites_neither_what_is_sent_nor_what_was_received() -> None:
+    party, outsider = party_of(2, Topology.STAR), Outsider()
     sessions, manifest = party.join(range(3)), party.fill(1, bucket=MIB)
     sending = call(sessions[0].publish, party.buffers[0], manifest, timeout=20)
     assert eventually(lambda: bool(party.engines[0]._registered))
-    assert not stranger.write(party.engines[0], party.buffers[0])
+    assert not outsider.write(party.engines[0], party.buffers[0])
     receiving = [
         call(sessions[rank].receive, party.buffers[rank], manifest, timeout=20) for rank in (1, 2)
     ]
     for moving in (sending, *receiving):
         moving.result(20)
     for engine, buffer in zip(party.engines, party.buffers, strict=True):
-        assert not stranger.write(engine, buffer)
+        assert not outsider.write(engine, buffer)
         assert buffer.memory == party.buffers[0].memory
         assert digest_of(buffer.memory[:MIB]) == manifest.digests[0]
     abort_local(sessions)

@@ -13,8 +13,8 @@ async def nothing(_: AttackedJob) -> None:
     """Does nothing."""
 
 
-COUNTED = Attack(name="an attack", role="stranger", counted=("no_token",), run=nothing)
-UNCOUNTED = Attack(name="another", role="stranger", counted=(), run=nothing)
+COUNTED = Attack(name="an attack", role="unauthenticated", counted=("no_token",), run=nothing)
+UNCOUNTED = Attack(name="another", role="unauthenticated", counted=(), run=nothing)
 
 
 def outcome(
@@ -86,5 +86,5 @@ def test_each_attack_says_what_it_does_and_has_a_name_of_its_own() -> None:
     assert len(found) >= 60
     assert [a.name for a in found if not a.what] == []
     with pytest.raises(ValueError, match="two attacks are called no_token"):
-        attack("stranger", name="no_token")(nothing)
+        attack("unauthenticated", name="no_token")(nothing)
     assert {a.name for a in found} == set(ATTACKS)

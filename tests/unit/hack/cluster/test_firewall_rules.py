@@ -23,10 +23,10 @@ def pod(name: str, number: int, *, node: str = "here", namespace: str = "team", 
     }
 
 
-SERVER, CLIENT, STRANGER = pod("server", 2), pod("client", 3), pod("stranger", 4)
+SERVER, CLIENT, OUTSIDER = pod("server", 2), pod("client", 3), pod("outsider", 4)
 FAR, OTHER = pod("client", 5, node="there"), pod("client", 6, namespace="other")
 FAR["metadata"]["name"] = "client-2"
-PODS = [SERVER, CLIENT, STRANGER, FAR, OTHER]
+PODS = [SERVER, CLIENT, OUTSIDER, FAR, OTHER]
 
 
 def policy(spec: dict[str, Any], name: str = "p", namespace: str = "team") -> Any:
@@ -113,7 +113,7 @@ def reach(rules: Firewall, target: Any, port: int, protocol: str = "tcp") -> set
     }
 
 
-ALL = {"team/client", "team/stranger", "team/client-2", "other/client"}
+ALL = {"team/client", "team/outsider", "team/client-2", "other/client"}
 
 
 def test_without_a_policy_every_packet_passes() -> None:
@@ -127,7 +127,7 @@ def test_a_selected_pod_accepts_nothing_but_what_a_rule_allows() -> None:
     assert reach(rules, SERVER, 80) == {"team/client", "team/client-2"}
     assert reach(rules, SERVER, 81) == set()
     assert reach(rules, SERVER, 80, "udp") == set()
-    assert reach(rules, STRANGER, 80) == {"team/server", *ALL} - {"team/stranger"}
+    assert reach(rules, OUTSIDER, 80) == {"team/server", *ALL} - {"team/outsider"}
 
 
 def test_what_one_of_several_policies_allows_is_allowed() -> None:
@@ -141,10 +141,10 @@ def test_what_one_of_several_policies_allows_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("peer", "who"),
     [
-        ({"podSelector": {}}, {"team/client", "team/stranger", "team/client-2"}),
+        ({"podSelector": {}}, {"team/client", "team/outsider", "team/client-2"}),
         ({"namespaceSelector": {}}, ALL),
         ({"namespaceSelector": {"matchLabels": {SYSTEM: "other"}}}, {"other/client"}),
-        ({"namespaceSelector": {}, **app("client")}, ALL - {"team/stranger"}),
+        ({"namespaceSelector": {}, **app("client")}, ALL - {"team/outsider"}),
         ({"ipBlock": {"cidr": "10.244.1.0/24"}}, ALL - {"team/client-2"}),
         (
             {"ipBlock": {"cidr": "10.244.0.0/16", "except": ["10.244.1.4/31", "10.244.2.0/24"]}},
@@ -194,8 +194,8 @@ def test_egress_is_checked_apart_from_ingress() -> None:
 
 def test_on_one_node_the_receivers_policy_is_asked_after_the_senders() -> None:
     sender = policy({"podSelector": {}, "policyTypes": ["Egress"], "egress": [{}]}, "a")
-    rules = firewall(sender, policy({"ingress": [{"from": [app("stranger")]}]}, "b"))
-    assert reach(rules, SERVER, 80) == {"team/stranger"}
+    rules = firewall(sender, policy({"ingress": [{"from": [app("outsider")]}]}, "b"))
+    assert reach(rules, SERVER, 80) == {"team/outsider"}
 
 
 def test_a_node_has_rules_for_its_own_pods_alone() -> None:

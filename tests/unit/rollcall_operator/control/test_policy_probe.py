@@ -12,7 +12,7 @@ from rollcall_operator.control.policy_probe import PolicyProbe, ProbeSettings
 MOMENT = 0.02
 
 
-class Door:
+class Listener:
     """A TCP port that counts its connections and can be closed."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Door:
 
 
 @pytest.fixture
-async def door() -> AsyncIterator[Door]:
-    made = Door()
+async def listener() -> AsyncIterator[Listener]:
+    made = Listener()
     await made.open()
     yield made
     await made.close()
@@ -64,17 +64,17 @@ async def until(check: Callable[[], bool], what: str) -> None:
     raise AssertionError(what)
 
 
-async def test_a_port_that_lets_the_operator_in_twice_is_no_wall(door: Door) -> None:
-    async with probing(door.port, period=60) as (probe, notified):
+async def test_a_port_that_lets_the_operator_in_twice_is_not_kept_out(listener: Listener) -> None:
+    async with probing(listener.port, period=60) as (probe, notified):
         probe.want(True)
         await until(lambda: probe.enforced is False, "not enforced")
-        await until(lambda: door.connections == 2, "two connections")
+        await until(lambda: listener.connections == 2, "two connections")
         assert notified == [0.0]
 
 
-async def test_a_refused_connection_is_a_wall(door: Door) -> None:
-    await door.close()
-    async with probing(door.port) as (probe, notified):
+async def test_a_refused_connection_is_kept_out(listener: Listener) -> None:
+    await listener.close()
+    async with probing(listener.port) as (probe, notified):
         probe.want(True)
         await until(lambda: probe.enforced is True, "enforced")
         assert notified == [0.0]
@@ -93,63 +93,67 @@ def silent_port() -> Iterator[int]:
         yield listener.getsockname()[1]
 
 
-async def test_silence_is_a_wall_after_a_time(silent_port: int) -> None:
+async def test_silence_is_kept_out_after_a_time(silent_port: int) -> None:
     async with probing(silent_port) as (probe, _):
         probe.want(True)
         await until(lambda: probe.enforced is True, "enforced")
 
 
-async def test_it_tries_again_and_reports_a_change_once(door: Door) -> None:
-    async with probing(door.port) as (probe, notified):
+async def test_it_tries_again_and_reports_a_change_once(listener: Listener) -> None:
+    async with probing(listener.port) as (probe, notified):
         probe.want(True)
         await until(lambda: probe.enforced is False, "not enforced")
-        await door.close()
+        await listener.close()
         await until(lambda: probe.enforced is True, "enforced")
         tries = len(notified)
         await asyncio.sleep(5 * MOMENT)
         assert len(notified) == tries == 2
 
 
-async def test_nothing_is_said_of_a_pod_that_the_operator_does_not_reach_anyway(door: Door) -> None:
-    await door.close()
-    async with probing(door.port, connected=lambda: False) as (probe, notified):
+async def test_nothing_is_said_of_a_pod_that_the_operator_does_not_reach_anyway(
+    listener: Listener,
+) -> None:
+    await listener.close()
+    async with probing(listener.port, connected=lambda: False) as (probe, notified):
         probe.want(True)
         await asyncio.sleep(10 * MOMENT)
         assert (probe.enforced, notified) == (None, [])
 
 
-async def test_a_pod_that_the_operator_does_not_reach_anyway_is_not_tried(door: Door) -> None:
-    async with probing(door.port, connected=lambda: False) as (probe, _):
+async def test_a_pod_that_the_operator_does_not_reach_anyway_is_not_tried(
+    listener: Listener,
+) -> None:
+    async with probing(listener.port, connected=lambda: False) as (probe, _):
         probe.want(True)
         await asyncio.sleep(10 * MOMENT)
-        assert door.connections == 0
+        assert listener.connections == 0
 
 
 async def test_a_try_that_fails_says_nothing_once_the_operator_does_not_reach_the_pod(
-    door: Door,
+    listener: Listener,
 ) -> None:
-    await door.close()
+    await listener.close()
     asked: list[None] = []
 
     def only_at_first() -> bool:
         asked.append(None)
         return len(asked) == 1
 
-    async with probing(door.port, connected=only_at_first) as (probe, notified):
+    async with probing(listener.port, connected=only_at_first) as (probe, notified):
         probe.want(True)
         await until(lambda: len(asked) > 2, "tried twice")
         assert (probe.enforced, notified) == (None, [])
 
 
-async def test_nothing_is_tried_while_no_policy_should_be_there(door: Door) -> None:
-    async with probing(door.port, period=60) as (probe, _):
+async def test_nothing_is_tried_while_no_policy_should_be_there(listener: Listener) -> None:
+    async with probing(listener.port, period=60) as (probe, _):
         await asyncio.sleep(10 * MOMENT)
-        assert door.connections == 0
+        assert listener.connections == 0
         probe.want(True)
         await until(lambda: probe.enforced is False, "not enforced")
         probe.want(False)
         assert probe.enforced is None
-        tried = door.connections
+        tried = listener.connections
         probe.want(True)
         await until(lambda: probe.enforced is False, "tried again without the period")
-        assert door.connections > tried
+        assert listener.connections > tried

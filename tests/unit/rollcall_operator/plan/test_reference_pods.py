@@ -62,7 +62,7 @@ def test_a_pod_is_a_restricted_worker_that_has_no_token() -> None:
     assert pod_contract.TOKEN_DIR not in {item["name"] for item in worker["env"]}
 
 
-def test_trainers_show_a_token_there_that_opens_no_other_door() -> None:
+def test_trainers_show_a_token_there_that_no_other_endpoint_takes() -> None:
     pod = running().children["StatefulSet/bad-trainer"]["spec"]["template"]["spec"]
     (volume,) = [v for v in pod["volumes"] if v["name"] == "rollcall-token"]
     sources = [source["serviceAccountToken"] for source in volume["projected"]["sources"]]

@@ -275,7 +275,7 @@ def test_a_member_overtaken_while_it_waited_catches_up_before_it_gets_a_seat() -
 def test_a_member_that_is_not_on_the_roster_gets_no_seat() -> None:
     coordinator = machine()
     coordinator.push_roster(roster(1), 0)
-    coordinator.hello(hello("stranger"), 1)
+    coordinator.hello(hello("outsider"), 1)
     coordinator.tick(10)
     assert coordinator.seated == ()
 

@@ -125,8 +125,8 @@ def test_the_loss_of_a_sender_ends_the_session_until_it_is_back() -> None:
 
 
 def test_a_sender_of_an_unknown_rank_is_refused() -> None:
-    stranger = replace(hello("trainer-7"), sender=7)
-    effects = machine(senders=2).hello(stranger, 0)
+    outsider = replace(hello("trainer-7"), sender=7)
+    effects = machine(senders=2).hello(outsider, 0)
     assert [type(effect) for effect in effects] == [CloseStream]
 
 

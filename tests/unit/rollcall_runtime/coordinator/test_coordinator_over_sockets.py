@@ -56,7 +56,9 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         assert await group.complete(a, last) == 409, "another rollout's lease"
         assert await group.complete(a, leases[1], token="guess") == 401
         assert await group.complete(a, leases[1], token=group.token("b")) == 403, "in its name"
-        assert await group.complete(a, leases[1], token=group.token("c")) == 403, "a stranger"
+        assert await group.complete(a, leases[1], token=group.token("c")) == 403, (
+            "an unauthenticated client"
+        )
         assert await group.complete(a, leases[1], job_uid="other") == 409
         expected = ["duplicate_completion"] * 2 + ["malformed_token", "impersonated", "not_allowed"]
         expected.append("wrong_job_completion")
@@ -181,12 +183,12 @@ def break_stream(worker: Worker) -> None:
 @pytest.mark.parametrize("first", ["not json", '{"type": "PromptCredit", "prompts": 1}'])
 async def test_a_stream_begins_with_a_hello(tmp_path: Path, first: str) -> None:
     async with Group(tmp_path) as group:
-        stranger = await group.http.ws_connect(
+        outsider = await group.http.ws_connect(
             group.url("/v1/members/stream"), headers=bearer(group.token("a"))
         )
-        await stranger.send_str(first)
-        await stranger.receive(timeout=5)
-        assert stranger.closed
+        await outsider.send_str(first)
+        await outsider.receive(timeout=5)
+        assert outsider.closed
         assert group.counts.refusals == ["malformed"]
 
 
@@ -220,13 +222,13 @@ async def test_weights_are_given_for_the_coordinators_tickets_alone(tmp_path: Pa
 
 async def test_tokens_go_through_tls_and_weights_do_not(tmp_path: Path) -> None:
     certificate = ServerCertificate(show(tmp_path / "tls", "coordinator")).context
-    doors = {
+    endpoints = {
         pod_contract.MEMBERSHIP_PORT: True,
         pod_contract.COMPLETIONS_PORT: True,
         pod_contract.PARTS_PORT: False,
     }
     async with Group(tmp_path, certificate=certificate) as group:
-        assert {port: await speaks_tls(group.address, port) for port in doors} == doors
+        assert {port: await speaks_tls(group.address, port) for port in endpoints} == endpoints
 
 
 async def speaks_tls(address: str, port: int) -> bool:
@@ -273,11 +275,11 @@ async def test_each_member_has_a_key_of_its_own_by_which_others_get_tickets(tmp_
         a, b = await group.join("a"), await group.join("b")
         await eventually(lambda: a.keys and b.keys)
         assert a.keys[0].key != b.keys[0].key
-        office = group.coordinator.tickets
-        (ticket,) = office.tickets(version, [f"{ADDRESS}:{pod_contract.AGENT_PORT}"])
+        issuer = group.coordinator.tickets
+        (ticket,) = issuer.tickets(version, [f"{ADDRESS}:{pod_contract.AGENT_PORT}"])
         assert ticket == sign_ticket(a.keys[0].key, str(version)), "the first at this address"
         break_stream(a)
-        await eventually(lambda: office.tickets(version, [f"{ADDRESS}:7072"]) == ("",))
+        await eventually(lambda: issuer.tickets(version, [f"{ADDRESS}:7072"]) == ("",))
 
 
 async def test_a_pod_that_left_the_roster_delivers_what_it_was_leased_and_nothing_more(

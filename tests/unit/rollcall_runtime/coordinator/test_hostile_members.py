@@ -33,7 +33,7 @@ MIB = 1 << 20
 FAST = with_bounds(settle=0.05)  # no pod of the roster that stays away is waited for
 PART = WeightManifest((), 300, MIB, made_up(7))
 HELLO = Hello("job-uid", "default", MemberId("uid-a", "b1"), "a", "pool", ADDRESS, "")
-STRANGER = MemberId("uid-stranger", "b1")
+OUTSIDER = MemberId("uid-outsider", "b1")
 MINE = Lineage(1, 1)
 
 
@@ -68,7 +68,7 @@ async def trains(group: Group) -> bool:
         ({"held": Version(MINE, 10**9)}, "bad_version"),
         ({"held": Version(MINE, -1)}, "bad_version"),
         ({"sender": 1}, "impersonated"),
-        ({"sender": 10**6, "member": STRANGER}, "impersonated"),
+        ({"sender": 10**6, "member": OUTSIDER}, "impersonated"),
         ({"sender": -1}, "impersonated"),
     ],
 )

@@ -69,8 +69,8 @@ async def test_a_change_in_one_group_leaves_the_others_session_alone(tmp_path: P
 async def test_a_member_of_a_group_that_the_job_lacks_is_refused(tmp_path: Path) -> None:
     async with two_groups(tmp_path) as group:
         await group.push(1, "a")
-        stranger = await group.join("a", group="unknown")
-        await eventually(lambda: stranger.socket.closed)
+        outsider = await group.join("a", group="unknown")
+        await eventually(lambda: outsider.socket.closed)
 
 
 async def test_several_senders_parts_become_one_version(tmp_path: Path) -> None:

@@ -57,11 +57,11 @@ async def test_one_that_was_not_replaced_excludes_that_member_and_serves_the_oth
 async def test_a_pod_that_is_not_on_the_roster_supersedes_no_coordinator(tmp_path: Path) -> None:
     async with Group(tmp_path, name=ELSEWHERE) as group:
         await group.push(1, "a")
-        member, stranger = await group.join("a"), await group.join("stranger")
+        member, outsider = await group.join("a"), await group.join("outsider")
         await eventually(lambda: group.counts.sessions)
         mine = group.counts.sessions[-1].session
-        await stranger.say(SessionRefused(mine, held=SessionId(10**6, 1, 1)))
-        await stranger.socket.close()
+        await outsider.say(SessionRefused(mine, held=SessionId(10**6, 1, 1)))
+        await outsider.socket.close()
         await group.publish(0)
         assert not group.coordinator.fenced.is_set()
         assert not member.socket.closed

@@ -129,7 +129,7 @@ def test_a_directory_that_is_there_is_left_alone(tmp_path: Path) -> None:
     ("weights", "message"),
     [
         ([], "not given: blocks.0"),
-        ([("stranger", torch.zeros(1))], r"stranger \(1,\) is not the model's"),
+        ([("outsider", torch.zeros(1))], r"outsider \(1,\) is not the model's"),
         ([("embed.weight", torch.zeros(13, 3))], r"embed.weight \(13, 3\) .*: \(13, 64\)"),
         ([("embed.weight", torch.zeros(13, 64))] * 2, r"embed.weight \(13, 64\) .*: None"),
     ],

@@ -1,4 +1,4 @@
-"""Rollouts with a door of generation, whose tokens follow from the prompt and their numbers."""
+"""Rollouts with a generation endpoint, whose tokens follow from the prompt and their numbers."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -13,11 +13,11 @@ from rollcall_protocol.pod_contract import GENERATE_ROUTE
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.serving_rollouts import ServingRollout
-from rollcall_runtime.rollout.generation_door import GenerationDoor
+from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
-from rollcall_runtime.worker.doors import BoundedRunner
+from rollcall_runtime.worker.bounded_listener import BoundedRunner
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics
 
 ADDRESS, KEY = "127.0.0.1", "ab" * 32
@@ -66,7 +66,7 @@ class CountingRollout:
     """A rollout. `kill` breaks its connections and closes its port, as the end of its process."""
 
     engine: CountingEngine
-    door: GenerationDoor
+    endpoint: GenerationEndpoint
     name: str
     draining: bool = False
     runner: BoundedRunner | None = None
@@ -110,7 +110,7 @@ async def counting_rollout(
     def draining() -> bool:
         return rollout.draining
 
-    door = GenerationDoor(
+    endpoint = GenerationEndpoint(
         engine=engine,
         served=served,
         bounds=SampleBounds(VOCABULARY, POSITIONS),
@@ -119,11 +119,11 @@ async def counting_rollout(
         draining=draining,
         at_once=at_once,
     )
-    rollout = CountingRollout(engine, door, name)
+    rollout = CountingRollout(engine, endpoint, name)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         rollout.connections.add(request.transport)
-        return await door.handle(request)
+        return await endpoint.handle(request)
 
     application = web.Application()
     application.router.add_post(GENERATE_ROUTE, handle)

@@ -67,7 +67,7 @@ def drain_of(work: FakeWork, *, timeout: float) -> tuple[Drain, list[MemberMessa
     drain = Drain(
         timeout=timeout,
         generator=stand_in,
-        door=stand_in,
+        endpoint=stand_in,
         sender=stand_in,
         reporter=LeaseProgressReporter(sent.append),
         send=sent.append,

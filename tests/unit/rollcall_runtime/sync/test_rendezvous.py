@@ -118,10 +118,10 @@ def test_rooms_do_not_mix(server: RendezvousServer) -> None:
 
 
 def test_a_client_without_the_secret_is_refused(server: RendezvousServer) -> None:
-    stranger = enter(RendezvousAddress(HOST, server.address.port, "guess"))
+    outsider = enter(RendezvousAddress(HOST, server.address.port, "guess"))
     with pytest.raises(JoinFailedError, match=r"closed the connection|reset"):
-        stranger.wait_for_all_seats(0)
-    stranger.close()
+        outsider.wait_for_all_seats(0)
+    outsider.close()
     assert server.sessions == 0
 
 
@@ -179,7 +179,7 @@ def test_a_descriptor_that_is_not_a_senders_is_refused(descriptor: str) -> None:
     assert caught.value.peer == seat.member
 
 
-def test_members_meet_while_strangers_hold_all_the_connections_that_they_can(
+def test_members_meet_while_outsiders_hold_all_the_connections_that_they_can(
     server: RendezvousServer,
 ) -> None:
     with contextlib.ExitStack() as open_ones:
@@ -189,7 +189,7 @@ def test_members_meet_while_strangers_hold_all_the_connections_that_they_can(
         member = enter(server.address, size=1)
         member.wait_for_all_seats(0)
         member.close()
-        assert len(server._strangers) <= 128
+        assert len(server._unauthenticated) <= 128
 
 
 def test_what_is_refused_is_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,8 +203,8 @@ def test_what_is_refused_is_counted_by_kind(monkeypatch: pytest.MonkeyPatch) -> 
         (encode_frame({"secret": ["guess"], "session": "s"}), "malformed"),
         (b"\x00", "slow_hello"),
     ):
-        with socket.create_connection((HOST, server.address.port), timeout=10) as stranger:
-            stranger.sendall(sent)
+        with socket.create_connection((HOST, server.address.port), timeout=10) as outsider:
+            outsider.sendall(sent)
             assert refused.get(timeout=10) == kind
     server.close()
 
@@ -213,12 +213,12 @@ def test_a_hello_that_comes_byte_by_byte_is_not_waited_for(monkeypatch: pytest.M
     monkeypatch.setattr(rendezvous_server, "_HELLO_SECONDS", 0.3)
     refused: queue.Queue[str] = queue.Queue()
     server = RendezvousServer(HOST, refused=refused.put)
-    with socket.create_connection((HOST, server.address.port), timeout=10) as stranger:
-        stranger.sendall(b"\x00\x00\x0f\xff")
+    with socket.create_connection((HOST, server.address.port), timeout=10) as outsider:
+        outsider.sendall(b"\x00\x00\x0f\xff")
         deadline = time.monotonic() + 10
         while refused.empty() and time.monotonic() < deadline:
             with contextlib.suppress(OSError):  # closed meanwhile
-                stranger.sendall(b" ")
+                outsider.sendall(b" ")
             time.sleep(0.05)
     assert refused.get_nowait() == "slow_hello"
     server.close()

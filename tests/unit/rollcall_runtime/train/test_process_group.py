@@ -169,7 +169,7 @@ def test_a_wait_ends_when_another_rank_is_lost() -> None:
 
 
 @pytest.mark.alone
-def test_strangers_are_refused_and_do_not_hold_up_the_ranks() -> None:
+def test_outsiders_are_refused_and_do_not_hold_up_the_ranks() -> None:
     """One guesses the secret and claims rank 1, one says nothing, one sends a gigabyte's length."""
     with serving() as address:
         silent = socket.create_connection((address.host, address.port))
@@ -186,14 +186,14 @@ def test_strangers_are_refused_and_do_not_hold_up_the_ranks() -> None:
             connection.close()
 
 
-def test_a_stranger_cannot_take_a_ranks_place() -> None:
+def test_an_outsider_cannot_take_a_ranks_place() -> None:
     with serving() as address:
         guess = RendezvousAddress(address.host, address.port, "guess")
         with ThreadPoolExecutor(1) as thread:
-            stranger = thread.submit(store, guess, 1)
+            outsider = thread.submit(store, guess, 1)
             with pytest.raises(RuntimeError, match=r"waiting for ranks \[1\] of 2"):
                 store(address, 0, seconds=1.0)
-        assert isinstance(stranger.exception(), RuntimeError)
+        assert isinstance(outsider.exception(), RuntimeError)
 
 
 def test_a_second_process_of_a_rank_comes_too_late() -> None:

@@ -1,4 +1,4 @@
-"""The probes say what is wrong, whatever the worker's own event loop and doors do."""
+"""The probes say what is wrong, whatever the worker's own event loop and endpoints do."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""Who may use which route: every pair of a door and a role, with tokens as clusters issue them."""
+"""Who may use which route: every pair of a route and a role, with tokens as clusters issue them."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,23 +13,23 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.server import CoordinatorServer
-from rollcall_runtime.coordinator.ticket_office import TicketOffice
+from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
 from rollcall_runtime.rollout.agent_server import AgentServer
-from rollcall_runtime.rollout.generation_door import GenerationDoor
+from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
 from rollcall_runtime.train.gang_member import admit_ranks
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
-from rollcall_runtime.worker.auth import Doorkeeper, Handler
+from rollcall_runtime.worker.auth import Authenticator, Handler
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
-from rollcall_runtime.worker.identity.roles import DOORS, RENDEZVOUS, CallerRole, RoleBook
+from rollcall_runtime.worker.identity.roles import RENDEZVOUS, ROLES_OF_ROUTE, CallerRole, RoleBook
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust, verifier
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import rollout_metrics
-from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS, doorkeeper
+from tests.unit.rollcall_runtime.train.reference_pods.pods import BOUNDS, authenticator
 
 OPERATOR, TRAINER_RANK, MEMBER, REGISTERED = (
     CallerRole.OPERATOR,
@@ -37,7 +37,11 @@ OPERATOR, TRAINER_RANK, MEMBER, REGISTERED = (
     CallerRole.MEMBER,
     CallerRole.REGISTERED,
 )
-ITSELF, TICKET_HOLDER, STRANGER = CallerRole.ITSELF, CallerRole.TICKET_HOLDER, CallerRole.STRANGER
+ITSELF, TICKET_HOLDER, UNAUTHENTICATED = (
+    CallerRole.ITSELF,
+    CallerRole.TICKET_HOLDER,
+    CallerRole.UNAUTHENTICATED,
+)
 FRONT = CallerRole.FRONT
 ALLOWED = {
     ("coordinator", "PUT", pod_contract.ROSTER_ROUTE): {OPERATOR},
@@ -94,8 +98,8 @@ def trainer() -> TrainerEnvironment:
 
 
 def coordinator() -> list[web.Application]:
-    office = TicketOffice(["127.0.0.1:7100"])
-    office.own_keys.accept("coordinator", KEY)
+    issuer = TicketIssuer(["127.0.0.1:7100"])
+    issuer.own_keys.accept("coordinator", KEY)
     behind = SimpleNamespace(
         member=SimpleNamespace(pod_uid="uid-trainer-0"),
         config=JOB,
@@ -109,7 +113,7 @@ def coordinator() -> list[web.Application]:
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
-        tickets=office,
+        tickets=issuer,
     )
     server = CoordinatorServer(
         cast("Any", behind),
@@ -121,8 +125,8 @@ def coordinator() -> list[web.Application]:
     return [server._membership(), server._completions(), server._weights()]
 
 
-def door(keys: TicketKeys) -> Handler:
-    return GenerationDoor(
+def endpoint(keys: TicketKeys) -> Handler:
+    return GenerationEndpoint(
         engine=cast("Any", None),
         served=ServedVersions(),
         bounds=SampleBounds(13, 32),
@@ -138,13 +142,13 @@ def applications() -> dict[str, list[web.Application]]:
     keys.accept("coordinator", KEY)
     book = RoleBook(JOB.job, JOB.trainer_replicas, own_pod_uid=PODS[ITSELF][1])
     agent = AgentServer(
-        doorkeeper=Doorkeeper(verifier(JOB.uid), book, lambda _: None),
+        authenticator=Authenticator(verifier(JOB.uid), book, lambda _: None),
         tickets=keys,
         held=raise_reached,
         drain=raise_reached,
         refused=lambda _: None,
         reconnect=reached,
-        generate=door(keys),
+        generate=endpoint(keys),
     )
     rank = SenderRank(environment=replace(trainer(), rank=1), engines=())
     rank._tickets.accept("default", KEY)
@@ -154,7 +158,7 @@ def applications() -> dict[str, list[web.Application]]:
     )
     leader._environment, leader._stream = trainer(), cast("Any", SimpleNamespace(serve=reached))
     reference = ReferenceServer(
-        doorkeeper=doorkeeper(JOB.uid, lambda _: None, replicas=JOB.trainer_replicas),
+        authenticator=authenticator(JOB.uid, lambda _: None, replicas=JOB.trainer_replicas),
         bounds=BOUNDS,
         logprobs=raise_reached,
         thread=cast("Any", None),
@@ -204,7 +208,7 @@ def test_these_are_all_routes() -> None:
         for method, path in routes_of(application)
     }
     assert found == set(ALLOWED)
-    assert set(DOORS) == {path for _, _, path in ALLOWED} | {RENDEZVOUS}
+    assert set(ROLES_OF_ROUTE) == {path for _, _, path in ALLOWED} | {RENDEZVOUS}
 
 
 @pytest.mark.parametrize("role", CallerRole)
@@ -228,7 +232,7 @@ def test_the_ranks_rendezvous_is_for_ranks(role: CallerRole) -> None:
 
 
 @pytest.mark.parametrize("shown", ["to the coordinator", "to the reference"])
-async def test_what_trainers_show_at_one_door_is_of_no_use_at_the_other(shown: str) -> None:
+async def test_what_trainers_show_at_one_endpoint_is_of_no_use_at_the_other(shown: str) -> None:
     reference = pod_contract.reference_audience(JOB.uid)
     if shown == "to the coordinator":
         where = ("reference", "POST", pod_contract.LOGPROBS_ROUTE)
@@ -243,7 +247,7 @@ async def test_what_trainers_show_at_one_door_is_of_no_use_at_the_other(shown: s
 @pytest.mark.parametrize("token", ["guess", "x" * 5000])
 async def test_what_is_no_token_gets_nothing(route: tuple[str, str, str], token: str) -> None:
     found = await status_of(*route, headers=bearer(token))
-    assert (found == 401) is (STRANGER not in ALLOWED[route])
+    assert (found == 401) is (UNAUTHENTICATED not in ALLOWED[route])
 
 
 async def status_of(who: str, method: str, path: str, *, headers: dict[str, str]) -> int:

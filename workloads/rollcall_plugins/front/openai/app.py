@@ -1,4 +1,4 @@
-"""Starts a pod of the front: the model's tokenizer, the rollouts, and the doors for agents."""
+"""Starts a pod of the front: the model's tokenizer, the rollouts, and the endpoints for agents."""
 
 from __future__ import annotations
 

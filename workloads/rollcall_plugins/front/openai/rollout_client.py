@@ -1,4 +1,4 @@
-"""One request of the front to one rollout's door."""
+"""One request of the front to one rollout's endpoint."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The front's doors for agents, in the form of OpenAI's API."""
+"""The front's endpoints for agents, in the form of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollcall_plugins.front.openai.rollout_client import UnanswerableError
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
 from rollcall_runtime.membership.long_messages import LONG_TEXT
-from rollcall_runtime.worker.doors import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
 
 if TYPE_CHECKING:

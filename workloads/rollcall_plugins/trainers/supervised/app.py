@@ -31,9 +31,9 @@ from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.step_figures import as_text
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
+from rollcall_runtime.worker.bounded_listener import BoundedRunner
 from rollcall_runtime.worker.devices import choose_device
-from rollcall_runtime.worker.doors import BoundedRunner
 from rollcall_runtime.worker.exit import report_stop
 from rollcall_runtime.worker.identity.roles import RoleBook
 
@@ -202,13 +202,13 @@ class _Leader:
     def _routes(self, gang: Gang) -> web.Application:
         job = self._environment.job
         book = RoleBook(job.job, job.trainer_replicas)
-        doorkeeper = Doorkeeper(self._environment.verifier(), book, self._refused)
+        authenticator = Authenticator(self._environment.verifier(), book, self._refused)
         app = web.Application()
         for route, handler in (
             (pod_contract.OPERATOR_STREAM_ROUTE, self._stream.serve),
             (pod_contract.GANG_ROUTE, gang.serve),
         ):
-            app.router.add_get(route, doorkeeper.guard(route, handler))
+            app.router.add_get(route, authenticator.guard(route, handler))
         return app
 
     def _refused(self, what: str) -> None:

@@ -1,5 +1,5 @@
 """Tickets: a newcomer shows a donor no token, but the coordinator's word for one version. A front
-shows rollouts the coordinator's word for their door of generation.
+shows rollouts the coordinator's word for their generation endpoint.
 
 A token shown to a rollout could be used in its bearer's name. A ticket opens the weights of one
 version at one donor, which the newcomer has anyway once it has used it. It has no time: it ends
@@ -22,7 +22,7 @@ LONGEST_VERSION = 100
 
 
 def sign_ticket(key: str, opens: str) -> str:
-    """The ticket for a version, or for a door, at the member with this key (hex)."""
+    """The ticket for a version, or for an endpoint, at the member with this key (hex)."""
     return hmac.digest(bytes.fromhex(key), opens.encode(), "sha256").hex()
 
 
@@ -37,7 +37,7 @@ class TicketKeys:
         self._keys[source] = key
 
     def admits(self, ticket: str, opens: str) -> bool:
-        """Whether the coordinator signed `ticket` for this member and that version or door."""
+        """Whether the coordinator signed `ticket` for this member and that version or endpoint."""
         if len(opens) > LONGEST_VERSION or not ticket.isascii() or not opens.isascii():
             return False
         return any(

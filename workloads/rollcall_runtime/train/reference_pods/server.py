@@ -15,7 +15,7 @@ from rollcall_runtime.train.reference_pods.exchange import (
     decode_request,
     encode_answer,
 )
-from rollcall_runtime.worker.doors import BACKLOG, MAX_HEADER_BYTES, BoundedRunner
+from rollcall_runtime.worker.bounded_listener import BACKLOG, MAX_HEADER_BYTES, BoundedRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.reference_pods.exchange import RequestBounds
     from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
     from rollcall_runtime.train.train_batch import TrainBatch
-    from rollcall_runtime.worker.auth import Doorkeeper
+    from rollcall_runtime.worker.auth import Authenticator
     from rollcall_runtime.worker.identity.tls import TlsContext
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ STOP_SECONDS = 30.0
 class ReferenceServer:
     """Computes one request at a time with `logprobs`, in `thread`.
 
-    200: an answer; 401 and 403 for callers that `doorkeeper` does not know as the trainer's ranks;
+    200: an answer; 401 and 403 for callers that are no trainer rank to `authenticator`;
     400 for a request that is not within `bounds`, 413 for one that is too long, 408 for one that
     comes too slowly; 422 if the model gives numbers that are not finite; 503 while AT_ONCE others
     are there. After an error of the model itself `failed` has it, and the process should end.
@@ -48,21 +48,21 @@ class ReferenceServer:
     def __init__(
         self,
         *,
-        doorkeeper: Doorkeeper,
+        authenticator: Authenticator,
         bounds: RequestBounds,
         logprobs: Callable[[TrainBatch], Tensor],
         thread: Executor,
         metrics: ReferenceMetrics,
         certificate: TlsContext | None = None,
     ) -> None:
-        self._doorkeeper = doorkeeper
+        self._authenticator = authenticator
         self._bounds, self._logprobs, self._thread = bounds, logprobs, thread
         self._metrics, self._there = metrics, 0
         self.failed: asyncio.Future[None]
         application = web.Application(client_max_size=bounds.request_bytes)
         application.router.add_post(
             LOGPROBS_ROUTE,
-            doorkeeper.guard(LOGPROBS_ROUTE, self._serve),
+            authenticator.guard(LOGPROBS_ROUTE, self._serve),
             expect_handler=self._admit,
         )
         self._runner = BoundedRunner(
@@ -92,7 +92,7 @@ class ReferenceServer:
 
     async def _admit(self, request: web.Request) -> web.StreamResponse | None:
         """Tell a client that asks first to send its body (None), or answer why not."""
-        refusal = self._doorkeeper.refuse(LOGPROBS_ROUTE, request) or self._refuse_if_busy()
+        refusal = self._authenticator.refuse(LOGPROBS_ROUTE, request) or self._refuse_if_busy()
         if refusal is None and request.version >= HttpVersion11:
             await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             request.writer.output_size = 0

@@ -1,4 +1,4 @@
-"""What each role may do: one table of every door, and who has which role.
+"""What each role may do: one table of every route, and who has which role.
 
 | role | who |
 |---|---|
@@ -9,8 +9,8 @@
 | registered | another pod of the namespace with a token for this job, such as a newcomer's |
 | itself | the pod that listens |
 | ticket holder | a newcomer with the coordinator's ticket for a version, or a front with that for a
-rollout's door of generation (`sync.weights.tickets`) |
-| stranger | everybody else |
+rollout's generation endpoint (`sync.weights.tickets`) |
+| unauthenticated | everybody else |
 """
 
 from collections.abc import Callable, Mapping
@@ -31,15 +31,15 @@ class CallerRole(StrEnum):
     REGISTERED = "registered"
     ITSELF = "itself"
     TICKET_HOLDER = "ticket holder"
-    STRANGER = "stranger"
+    UNAUTHENTICATED = "unauthenticated"
 
 
 RENDEZVOUS = "rendezvous"
-"""The door of trainer rank 0 by which the other ranks meet it (RENDEZVOUS_PORT); no route."""
+"""Stands for RENDEZVOUS_PORT of trainer rank 0, where the other ranks meet it; no route."""
 
 _POD_ROLES = frozenset({CallerRole.MEMBER, CallerRole.REGISTERED, CallerRole.TRAINER_RANK})
 
-DOORS: Mapping[str, frozenset[CallerRole]] = {
+ROLES_OF_ROUTE: Mapping[str, frozenset[CallerRole]] = {
     pod_contract.ROSTER_ROUTE: frozenset({CallerRole.OPERATOR}),
     pod_contract.OPERATOR_STREAM_ROUTE: frozenset({CallerRole.OPERATOR}),
     pod_contract.MEMBER_STREAM_ROUTE: _POD_ROLES,

@@ -1,4 +1,4 @@
-"""TLS of the doors that tokens go through: this pod's certificate, and whose are believed."""
+"""TLS of the endpoints that tokens go through: this pod's certificate, and whose are believed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # asyncio keeps a buffer of this size for each TLS connection; its own 256 KiB are much where
-# strangers have hundreds. A record of TLS has 16 KiB at most.
+# unauthenticated clients have hundreds. A record of TLS has 16 KiB at most.
 SSLProtocol.max_size = 32 << 10
 
 TlsContext = Callable[[], ssl.SSLContext]

@@ -57,7 +57,7 @@ def _holds(entry: dict[str, Any], port: int) -> bool:
 DATA = (7100, pod_contract.weights_port(63), 9089, 9091, 15001, 32768, 65535)
 TRAINER, ROLLOUT, REFERENCE = pods("trainer"), pods("rollout"), pods("reference")
 FRONT_PODS = pods("front")
-STRANGER = {"podSelector": {"matchLabels": {"app": "stranger"}}}
+OUTSIDER = {"podSelector": {"matchLabels": {"app": "outsider"}}}
 PORTS = (22, 7070, 7071, 7072, 7073, 7074, 7075, 9090, *DATA)
 OPEN: list[tuple[str, Any, set[int]]] = [
     ("bad-trainer", OPERATOR, {7070}),
@@ -66,21 +66,21 @@ OPEN: list[tuple[str, Any, set[int]]] = [
     ("bad-trainer", REFERENCE, set()),
     ("bad-trainer", FRONT_PODS, {7070, 7071}),
     ("bad-trainer", MONITORING, {9090}),
-    ("bad-trainer", STRANGER, set()),
+    ("bad-trainer", OUTSIDER, set()),
     ("bad-rollouts", OPERATOR, set()),
     ("bad-rollouts", ROLLOUT, {7072, *DATA}),
     ("bad-rollouts", TRAINER, {7072, *DATA}),
     ("bad-rollouts", REFERENCE, set()),
     ("bad-rollouts", FRONT_PODS, {7072}),
     ("bad-rollouts", MONITORING, {9090}),
-    ("bad-rollouts", STRANGER, set()),
+    ("bad-rollouts", OUTSIDER, set()),
     ("bad-reference", OPERATOR, set()),
     ("bad-reference", ROLLOUT, set()),
     ("bad-reference", TRAINER, {7074}),
     ("bad-reference", MONITORING, {9090}),
     ("bad-reference", FRONT_PODS, set()),
-    ("bad-reference", STRANGER, set()),
-    ("bad-front", STRANGER, {7075}),
+    ("bad-reference", OUTSIDER, set()),
+    ("bad-front", OUTSIDER, {7075}),
     ("bad-front", MONITORING, {7075, 9090}),
 ]
 
@@ -109,13 +109,13 @@ def test_a_policy_has_the_labels_of_the_pods_that_it_selects() -> None:
 
 def test_where_the_operator_connects_from_an_unknown_place_its_port_is_open_and_no_other() -> None:
     spec = policies(peers=replace(PEERS, operator=None))["bad-trainer"]
-    assert {port for port in PORTS if admits(spec, STRANGER, port)} == {7070}
+    assert {port for port in PORTS if admits(spec, OUTSIDER, port)} == {7070}
 
 
 def test_without_monitoring_nothing_reads_metrics_but_the_trainers_ranks() -> None:
     made = policies(OWN_REFERENCE, replace(PEERS, monitoring=()))
     for spec in made.values():
-        assert not admits(spec, STRANGER, 9090)
+        assert not admits(spec, OUTSIDER, 9090)
         assert not admits(spec, MONITORING, 9090)
 
 

@@ -13,7 +13,7 @@ from rollcall_runtime.train.reference_pods.exchange import RequestBounds
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.train.train_batch import TrainBatch, TrainExample, collate
-from rollcall_runtime.worker.auth import Doorkeeper
+from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.identity.roles import RoleBook
 from tests.unit.rollcall_runtime.credentials import ISSUER, verifier
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -47,13 +47,13 @@ def model(batch: TrainBatch) -> Tensor:
     return torch.where(batch.mask, -(batch.targets.float() + 1) / 10, 0.0)
 
 
-def doorkeeper(
+def authenticator(
     job_uid: str, refused: Callable[[str], None], *, replicas: int = JOB.trainer_replicas
-) -> Doorkeeper:
+) -> Authenticator:
     """As a pod of a job's reference has it."""
     audience = reference_audience(job_uid)
     checks = verifier(job_uid, namespace=JOB.namespace, audience=audience)
-    return Doorkeeper(checks, RoleBook(JOB.job, replicas), refused)
+    return Authenticator(checks, RoleBook(JOB.job, replicas), refused)
 
 
 class Pod:
@@ -72,7 +72,7 @@ class Pod:
 
     async def start(self) -> "Pod":
         self.server = ReferenceServer(
-            doorkeeper=doorkeeper(self._job_uid, self._refused),
+            authenticator=authenticator(self._job_uid, self._refused),
             bounds=BOUNDS,
             logprobs=self._logprobs,
             thread=ThreadPoolExecutor(1),

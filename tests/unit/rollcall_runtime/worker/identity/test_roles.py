@@ -3,7 +3,7 @@
 import pytest
 
 from rollcall_protocol import pod_contract
-from rollcall_runtime.worker.identity.roles import DOORS, CallerRole, RoleBook
+from rollcall_runtime.worker.identity.roles import ROLES_OF_ROUTE, CallerRole, RoleBook
 from rollcall_runtime.worker.identity.token_verifier import Identity
 
 LENT = Identity("team", "lent-5d9f7c6b8-x2x7z", "lent-uid", "system:serviceaccount:team:guest")
@@ -32,8 +32,8 @@ def test_no_pool_can_be_named_so_that_its_pods_are_trainer_ranks(pod: str) -> No
     assert (book.role(caller), book.trainer_ordinal(caller)) == (CallerRole.MEMBER, None)
 
 
-def test_a_member_opens_its_own_doors_and_none_of_the_job() -> None:
-    mine = {door for door, roles in DOORS.items() if CallerRole.MEMBER in roles}
+def test_a_member_may_use_its_own_routes_and_none_of_the_job() -> None:
+    mine = {route for route, roles in ROLES_OF_ROUTE.items() if CallerRole.MEMBER in roles}
     assert mine == {
         pod_contract.MEMBER_STREAM_ROUTE,
         pod_contract.COMPLETIONS_ROUTE,

@@ -1,4 +1,4 @@
-"""How long honest callers wait at the doors, with and without strangers that hold connections."""
+"""How long honest callers wait at the endpoints, with and without connections that others hold."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 TIMES = 20
 ADDRESSES = 20
-HELD = 600  # connections at each door: more than it lets wait
+HELD = 600  # connections at each endpoint: more than it lets wait
 
 
 @dataclass(frozen=True, slots=True)
-class DoorTimes:
+class EndpointTimes:
     """Medians in seconds.
 
     Attributes:
@@ -34,8 +34,8 @@ class DoorTimes:
     roster: float
 
 
-async def measure_doors(job: AttackedJob) -> DoorTimes:
-    """Call each door TIMES times, one call after the other."""
+async def measure_endpoints(job: AttackedJob) -> EndpointTimes:
+    """Call each endpoint TIMES times, one call after the other."""
     probes, streams, rosters = [], [], []
     for _ in range(TIMES):
         began = time.perf_counter()
@@ -48,15 +48,15 @@ async def measure_doors(job: AttackedJob) -> DoorTimes:
         began = time.perf_counter()
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         rosters.append(time.perf_counter() - began)
-    return DoorTimes(*(statistics.median(each) for each in (probes, streams, rosters)))
+    return EndpointTimes(*(statistics.median(each) for each in (probes, streams, rosters)))
 
 
-async def measure_doors_held_by_strangers(job: AttackedJob) -> DoorTimes:
-    """The same while strangers at 20 addresses hold all the connections that they can."""
+async def measure_endpoints_held_by_others(job: AttackedJob) -> EndpointTimes:
+    """The same while clients at 20 addresses hold all the connections that they can."""
     network = job.membership.address.rpartition(".")[0]
     sources = tuple(f"{network}.{200 + number}" for number in range(ADDRESSES))
-    doors = [job.membership, job.completions, job.probes(job.job.trainer)]
+    endpoints = [job.membership, job.completions, job.probes(job.job.trainer)]
     async with contextlib.AsyncExitStack() as stack:
-        for door in doors:
-            await stack.enter_async_context(held_connections(door, HELD, sources=sources))
-        return await measure_doors(job)
+        for endpoint in endpoints:
+            await stack.enter_async_context(held_connections(endpoint, HELD, sources=sources))
+        return await measure_endpoints(job)

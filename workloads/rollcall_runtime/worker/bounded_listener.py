@@ -1,4 +1,4 @@
-"""Listeners that strangers cannot fill: what a connection costs before its request is read.
+"""Listeners that unauthenticated clients cannot fill: what a connection costs before its request.
 
 A connection waits until the header of its first request is whole. Only so many wait, in all and of
 one address; when there are more the one that has waited longest is closed, so that a newcomer, who
@@ -34,7 +34,7 @@ _HEADER_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
-class DoorBounds:
+class ConnectionBounds:
     """Numbers of connections, and the seconds in which the first header has to be whole."""
 
     open_of_peer: int = OPEN_OF_PEER
@@ -44,7 +44,7 @@ class DoorBounds:
 
 
 class BoundedRunner(web.AppRunner):
-    """Runs `app` behind a door. `refused` counts by kind what was closed or not accepted.
+    """Runs `app` on a listener with bounds. `refused` counts, by kind, what was not let in.
 
     With `tls` it speaks nothing else. Of a body about `read_bufsize` bytes are read before its
     handler asks for it. With `handler_cancellation` a handler ends when its client leaves.
@@ -55,7 +55,7 @@ class BoundedRunner(web.AppRunner):
         app: web.Application,
         *,
         refused: Callable[[str], None],
-        bounds: DoorBounds | None = None,
+        bounds: ConnectionBounds | None = None,
         shutdown_timeout: float,
         read_bufsize: int = 2**16,
         tls: TlsContext | None = None,
@@ -73,13 +73,13 @@ class BoundedRunner(web.AppRunner):
             handler_cancellation=handler_cancellation,
             lingering_time=0.0,  # what follows a refused request's header is not read
         )
-        self._door = _Door(bounds or DoorBounds(), refused, tls)
+        self._limiter = _ConnectionLimiter(bounds or ConnectionBounds(), refused, tls)
 
     @property
     def server(self) -> Any:
         """The factory of connections, for a site."""
         server = super().server
-        return None if server is None else lambda: _Connection(self._door, server())
+        return None if server is None else lambda: _Connection(self._limiter, server())
 
 
 class _RequestErrors(logging.LoggerAdapter[logging.Logger]):
@@ -121,11 +121,11 @@ async def _close_refused(request: web.Request, handler: Any) -> web.StreamRespon
     return response
 
 
-class _Door:
+class _ConnectionLimiter:
     """The connections of one listener."""
 
     def __init__(
-        self, bounds: DoorBounds, refused: Callable[[str], None], tls: TlsContext | None
+        self, bounds: ConnectionBounds, refused: Callable[[str], None], tls: TlsContext | None
     ) -> None:
         self.bounds, self.refused, self.tls = bounds, refused, tls
         self.handshakes: set[asyncio.Task[None]] = set()
@@ -167,10 +167,10 @@ def _count_down(counter: Counter[str], key: str) -> None:
 
 
 class _Connection(asyncio.Protocol):
-    """Passes every call on to `inner`, aiohttp's protocol, once the door has let it in."""
+    """Passes every call on to `inner`, aiohttp's protocol, once the limiter has let it in."""
 
-    def __init__(self, door: _Door, inner: asyncio.Protocol) -> None:
-        self._door, self._inner = door, inner
+    def __init__(self, limiter: _ConnectionLimiter, inner: asyncio.Protocol) -> None:
+        self._limiter, self._inner = limiter, inner
         self._header: bytearray | None = bytearray()
         self._transport: asyncio.Transport | None = None
         self._peer = ""
@@ -182,28 +182,28 @@ class _Connection(asyncio.Protocol):
         if self._refused:
             return
         self._refused = True
-        self._door.refused(what)
-        self._door.header_read(self)
+        self._limiter.refused(what)
+        self._limiter.header_read(self)
         if self._transport is not None:
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._peer = str((transport.get_extra_info("peername") or ("",))[0])
-        if not self._door.enter(self, self._peer):
+        if not self._limiter.enter(self, self._peer):
             self.refuse("too_many_connections")
             return
         self._entered = True
-        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+        loop, seconds = asyncio.get_running_loop(), self._limiter.bounds.header_seconds
         self._timer = loop.call_later(seconds, self.refuse, "slow_header")
-        if self._door.tls is None:
+        if self._limiter.tls is None:
             self._connect(self._transport)
 
     def _begin_tls(self, raw: asyncio.Transport, context: ssl.SSLContext, greeting: bytes) -> None:
         """The client has sent its first bytes; one that says nothing costs no memory for TLS."""
         self._shaking_hands = True
         raw.pause_reading()
-        loop, seconds = asyncio.get_running_loop(), self._door.bounds.header_seconds
+        loop, seconds = asyncio.get_running_loop(), self._limiter.bounds.header_seconds
         starting = loop.start_tls(
             raw,
             self,
@@ -213,8 +213,8 @@ class _Connection(asyncio.Protocol):
             ssl_shutdown_timeout=FAREWELL_SECONDS,
         )
         handshake = loop.create_task(self._shake_hands(starting))
-        self._door.handshakes.add(handshake)
-        handshake.add_done_callback(self._door.handshakes.discard)
+        self._limiter.handshakes.add(handshake)
+        handshake.add_done_callback(self._limiter.handshakes.discard)
         loop.call_soon(_pass_on, raw, greeting)  # once start_tls has begun
 
     async def _shake_hands(self, starting: Awaitable[asyncio.Transport | None]) -> None:
@@ -240,8 +240,8 @@ class _Connection(asyncio.Protocol):
         elif self._connected or self._shaking_hands:
             self._header += data
             self._pass_header(self._header)
-        elif self._transport is not None and self._door.tls is not None:
-            self._begin_tls(self._transport, self._door.tls(), data)
+        elif self._transport is not None and self._limiter.tls is not None:
+            self._begin_tls(self._transport, self._limiter.tls(), data)
 
     def _pass_header(self, header: bytearray) -> None:
         """Pass the header on once it is whole, with what has come of the body."""
@@ -269,12 +269,12 @@ class _Connection(asyncio.Protocol):
         connected, self._connected = self._connected, False
         if entered:
             self._end_wait()
-            self._door.leave(self, self._peer)
+            self._limiter.leave(self, self._peer)
         if connected:
             self._inner.connection_lost(exc)
 
     def _end_wait(self) -> None:
-        self._door.header_read(self)
+        self._limiter.header_read(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,4 +1,4 @@
-"""The coordinator's doors for the front: where rollouts serve, and agents' trajectories."""
+"""The coordinator's endpoints for the front: where rollouts serve, and agents' trajectories."""
 
 import asyncio
 import io

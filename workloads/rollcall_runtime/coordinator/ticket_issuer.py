@@ -10,7 +10,7 @@ from rollcall_protocol.wire.messages import Hello, TicketKey
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
 
 
-class TicketOffice:
+class TicketIssuer:
     """Keys by the address (host:port) at which a member serves weights.
 
     `own_addresses` are the coordinator's, whose weights `own_keys` guard. A member cannot take over
@@ -47,7 +47,7 @@ class TicketOffice:
     def of_front(self, rollout: Hello) -> tuple[str, str]:
         """Where a rollout answers the front, and the ticket to show there.
 
-        The ticket names the door, which no version is named like.
+        The ticket names the endpoint, which no version is named like.
         """
         address = host_port(rollout.address, AGENT_PORT)
         return address, self._ticket(address, GENERATE_ROUTE)

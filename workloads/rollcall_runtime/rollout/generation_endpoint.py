@@ -1,4 +1,4 @@
-"""The rollout's door for the front: tokens in, and the tokens of one response out as they come."""
+"""The rollout's endpoint for the front: tokens in, and one response's tokens out as they come."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
@@ -25,8 +25,8 @@ AGAIN_SECONDS = 0.1  # before a request is made again that the engine ended with
 _TOKEN_BYTES, _REQUEST_BYTES = 64, 2**16  # as JSON: a token of `begun`, and all else
 
 
-class GenerationDoor:
-    """Answers for whom the coordinator gave a ticket of this door. Belongs to one event loop.
+class GenerationEndpoint:
+    """Answers for whom the coordinator gave a ticket of this endpoint. Belongs to one event loop.
 
     While `draining` it takes no request, and those that run go on until `end`.
     """
@@ -66,7 +66,7 @@ class GenerationDoor:
         slowly, 413 for one that is too long, 400 for a request that the model cannot take.
         """
         if not self._tickets.admits(request.headers.get(TICKET_HEADER, ""), GENERATE_ROUTE):
-            return self._refuse("no_ticket", 401, "no ticket for this door")
+            return self._refuse("no_ticket", 401, "no ticket for this endpoint")
         if self._draining():
             return self._refuse("draining", 503, "this rollout drains")
         task = asyncio.current_task()

@@ -1,4 +1,4 @@
-"""Strangers that hold connections cost other clients nothing, and little memory."""
+"""Unauthenticated clients that hold connections cost other clients nothing, and little memory."""
 
 import asyncio
 import contextlib
@@ -14,22 +14,22 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from rollcall_runtime.worker.doors import (
+from rollcall_runtime.worker.bounded_listener import (
     FAREWELL_SECONDS,
     MAX_HEADER_BYTES,
     BoundedRunner,
-    DoorBounds,
+    ConnectionBounds,
 )
 from rollcall_runtime.worker.file_limit import file_limit, raise_file_limit
 from rollcall_runtime.worker.identity.tls import ServerCertificate, TlsContext, client_context
 from tests.certificates import authority, certificate_of, show
 
-SMALL = DoorBounds(open_of_peer=20, waiting=8, waiting_of_peer=4, header_seconds=30.0)
+SMALL = ConnectionBounds(open_of_peer=20, waiting=8, waiting_of_peer=4, header_seconds=30.0)
 
 
 @asynccontextmanager
-async def door(
-    port: int, bounds: DoorBounds = SMALL, tls: TlsContext | None = None
+async def listener(
+    port: int, bounds: ConnectionBounds = SMALL, tls: TlsContext | None = None
 ) -> AsyncIterator[list[str]]:
     """A listener on 127.0.0.1; yields what it refused."""
     refused: list[str] = []
@@ -95,10 +95,10 @@ async def get(port: int, **headers: str) -> int:
         return answer.status
 
 
-async def test_a_newcomer_gets_through_while_strangers_hold_all_that_they_can(
+async def test_a_newcomer_gets_through_while_outsiders_hold_all_that_they_can(
     unused_tcp_port: int,
 ) -> None:
-    async with door(unused_tcp_port) as refused:
+    async with listener(unused_tcp_port) as refused:
         sources = [f"127.0.1.{number}" for number in range(1, 51)]
         idle = [await connect(unused_tcp_port, source) for source in sources]
         assert await get(unused_tcp_port, Authorization="member") == 200
@@ -109,7 +109,7 @@ async def test_a_newcomer_gets_through_while_strangers_hold_all_that_they_can(
 
 
 async def test_one_address_may_not_have_all_that_wait(unused_tcp_port: int) -> None:
-    async with door(unused_tcp_port) as refused:
+    async with listener(unused_tcp_port) as refused:
         other, _ = await connect(unused_tcp_port, "127.0.1.2")
         for _ in range(30):
             await connect(unused_tcp_port, "127.0.1.1")
@@ -119,7 +119,7 @@ async def test_one_address_may_not_have_all_that_wait(unused_tcp_port: int) -> N
 
 
 async def test_one_address_may_not_have_all_that_are_open(unused_tcp_port: int) -> None:
-    async with door(unused_tcp_port) as refused:
+    async with listener(unused_tcp_port) as refused:
         request = b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: b\r\n\r\n"
         streams = []
         for _ in range(SMALL.open_of_peer):
@@ -142,7 +142,7 @@ async def test_one_address_may_not_have_all_that_are_open(unused_tcp_port: int) 
 async def test_a_header_that_does_not_end_is_not_waited_for(
     unused_tcp_port: int, header: bytes
 ) -> None:
-    async with door(unused_tcp_port, DoorBounds(header_seconds=0.1)) as refused:
+    async with listener(unused_tcp_port, ConnectionBounds(header_seconds=0.1)) as refused:
         reader, writer = await connect(unused_tcp_port)
         writer.write(header)
         async with asyncio.timeout(5):
@@ -151,7 +151,7 @@ async def test_a_header_that_does_not_end_is_not_waited_for(
 
 
 async def test_a_header_longer_than_the_bound_is_refused(unused_tcp_port: int) -> None:
-    async with door(unused_tcp_port) as refused:
+    async with listener(unused_tcp_port) as refused:
         for piece in (1, MAX_HEADER_BYTES):
             reader, writer = await connect(unused_tcp_port)
             head = b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * MAX_HEADER_BYTES
@@ -167,7 +167,7 @@ async def test_a_header_longer_than_the_bound_is_refused(unused_tcp_port: int) -
 async def test_what_is_no_request_is_counted_and_leaves_no_traceback(
     unused_tcp_port: int, caplog: pytest.LogCaptureFixture, field: bytes
 ) -> None:
-    async with door(unused_tcp_port) as refused:
+    async with listener(unused_tcp_port) as refused:
         reader, writer = await connect(unused_tcp_port)
         writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n" + field + b"\r\n\r\n")
         assert (await reader.read()).startswith(b"HTTP/1.0 400")
@@ -176,7 +176,7 @@ async def test_what_is_no_request_is_counted_and_leaves_no_traceback(
 
 
 async def test_a_refused_requests_connection_is_closed(unused_tcp_port: int) -> None:
-    async with door(unused_tcp_port):
+    async with listener(unused_tcp_port):
         for path, status in (("/", b"401"), ("/unknown", b"404")):
             reader, writer = await connect(unused_tcp_port)
             writer.write(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
@@ -213,10 +213,10 @@ async def get_by_tls(port: int) -> int:
         return answer.status
 
 
-async def test_a_newcomer_gets_through_by_tls_while_strangers_hold_all_that_they_can(
+async def test_a_newcomer_gets_through_by_tls_while_outsiders_hold_all_that_they_can(
     unused_tcp_port: int, certificate: TlsContext
 ) -> None:
-    async with door(unused_tcp_port, tls=certificate) as refused:
+    async with listener(unused_tcp_port, tls=certificate) as refused:
         sources = [f"127.0.1.{number}" for number in range(1, 51)]
         idle = [await connect(unused_tcp_port, source) for source in sources]
         assert await get_by_tls(unused_tcp_port) == 200
@@ -228,8 +228,8 @@ async def test_a_newcomer_gets_through_by_tls_while_strangers_hold_all_that_they
 async def test_a_handshake_that_does_not_end_is_not_waited_for(
     unused_tcp_port: int, certificate: TlsContext
 ) -> None:
-    bounds = DoorBounds(header_seconds=0.2)
-    async with door(unused_tcp_port, bounds, certificate) as refused:
+    bounds = ConnectionBounds(header_seconds=0.2)
+    async with listener(unused_tcp_port, bounds, certificate) as refused:
         reader, _ = await connect(unused_tcp_port)
         async with asyncio.timeout(5):
             assert await ended(reader)
@@ -244,7 +244,7 @@ async def test_a_handshake_that_does_not_end_is_not_waited_for(
 async def test_what_is_no_handshake_is_refused_and_counted_once(
     unused_tcp_port: int, certificate: TlsContext, first: bytes
 ) -> None:
-    async with door(unused_tcp_port, tls=certificate) as refused:
+    async with listener(unused_tcp_port, tls=certificate) as refused:
         reader, writer = await connect(unused_tcp_port)
         writer.write(first)
         with contextlib.suppress(ConnectionError):
@@ -256,8 +256,8 @@ async def test_what_is_no_handshake_is_refused_and_counted_once(
 async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(
     unused_tcp_port: int, certificate: TlsContext
 ) -> None:
-    bounds = DoorBounds(open_of_peer=2, header_seconds=30.0)
-    async with door(unused_tcp_port, bounds, certificate) as refused:
+    bounds = ConnectionBounds(open_of_peer=2, header_seconds=30.0)
+    async with listener(unused_tcp_port, bounds, certificate) as refused:
         for left in range(4):
             _, writer = await connect(unused_tcp_port)
             writer.write(b"\x16\x03\x01")
@@ -271,7 +271,7 @@ async def test_a_client_that_leaves_in_the_handshake_leaves_nothing(
 async def test_a_client_that_leaves_in_its_body_leaves_no_traceback(
     unused_tcp_port: int, certificate: TlsContext, caplog: pytest.LogCaptureFixture, end: bytes
 ) -> None:
-    async with door(unused_tcp_port, tls=certificate):
+    async with listener(unused_tcp_port, tls=certificate):
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=context)
@@ -294,8 +294,8 @@ async def eventually_equal(found: list[str], expected: list[str]) -> None:
 async def test_a_refused_client_that_does_not_confirm_the_end_is_not_waited_for(
     unused_tcp_port: int, certificate: TlsContext
 ) -> None:
-    bounds = DoorBounds(open_of_peer=1, header_seconds=30.0)
-    async with door(unused_tcp_port, bounds, certificate):
+    bounds = ConnectionBounds(open_of_peer=1, header_seconds=30.0)
+    async with listener(unused_tcp_port, bounds, certificate):
         silent = await asyncio.to_thread(refused_and_silent, unused_tcp_port)
         with silent:
             await asyncio.sleep(2 * FAREWELL_SECONDS)
@@ -316,7 +316,7 @@ def refused_and_silent(port: int) -> ssl.SSLSocket:
 async def test_clients_that_say_nothing_cost_no_memory_for_tls(
     unused_tcp_port: int, certificate: TlsContext
 ) -> None:
-    async with door(unused_tcp_port, tls=certificate):
+    async with listener(unused_tcp_port, tls=certificate):
         for _ in range(3):
             await connect(unused_tcp_port)
         await asyncio.sleep(0.1)

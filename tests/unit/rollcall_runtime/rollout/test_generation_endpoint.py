@@ -1,4 +1,4 @@
-"""The rollout's door for the front: who passes, what is streamed, and how requests end."""
+"""The rollout's endpoint for the front: who passes, what is streamed, and how requests end."""
 
 import asyncio
 from dataclasses import replace
@@ -13,7 +13,7 @@ from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse, to_json
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.rollout import generation_door
+from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.sync.weights.tickets import sign_ticket
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     KEY,
@@ -101,7 +101,7 @@ async def test_a_draining_rollout_refuses_and_finishes_what_runs() -> None:
             await asyncio.sleep(0.001)
         rollout.draining = True
         assert (await post(rollout))[0] == 503
-        idle = asyncio.create_task(rollout.door.idle())
+        idle = asyncio.create_task(rollout.endpoint.idle())
         await asyncio.sleep(0.005)
         assert not idle.done()
         assert tokens_of((await running)[1]) == expected(PROMPT, 6)
@@ -113,10 +113,10 @@ async def test_after_the_drains_bound_requests_are_cut_off() -> None:
         running = asyncio.create_task(post(rollout))
         while not rollout.engine.requests:
             await asyncio.sleep(0.001)
-        rollout.door.end()
+        rollout.endpoint.end()
         with pytest.raises(aiohttp.ClientError):
             await asyncio.wait_for(running, 5)
-        await asyncio.wait_for(rollout.door.idle(), 5)
+        await asyncio.wait_for(rollout.endpoint.idle(), 5)
         assert rollout.engine.running == 0
 
 
@@ -130,18 +130,18 @@ async def test_more_requests_than_allowed_are_refused() -> None:
 
 
 async def test_the_engine_stops_when_the_front_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_door, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(generation_endpoint, "HEARTBEAT_SECONDS", 0.01)
     async with counting_rollout(pause=60) as rollout:
         running = asyncio.create_task(post(rollout))
         while not rollout.engine.requests:
             await asyncio.sleep(0.001)
         running.cancel()
-        await asyncio.wait_for(rollout.door.idle(), 5)
+        await asyncio.wait_for(rollout.endpoint.idle(), 5)
         assert rollout.engine.running == 0
 
 
 async def test_empty_lines_show_that_the_rollout_lives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation_door, "HEARTBEAT_SECONDS", 0.005)
+    monkeypatch.setattr(generation_endpoint, "HEARTBEAT_SECONDS", 0.005)
     async with counting_rollout(pause=0.03) as rollout, aiohttp.ClientSession() as session:
         headers = {TICKET_HEADER: sign_ticket(KEY, GENERATE_ROUTE)}
         url = rollout.url
