@@ -56,6 +56,7 @@ PARTS = (
             "rollcall-operator reference --check",
             "python -m hack.docs.cli_reference --check",
             "python -m hack.docs.measurements --check",
+            "python -m hack.docs.import_graph --check",
             "python -m hack.docs.links",
             "python -m hack.monitoring.dashboards --check",
             "python -m hack.test_parts.pages --check",
