@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollcall_plugins.front.openai import admission, generation, server
+from rollcall_plugins.front.openai import admission, generation, rollout_client, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
@@ -331,8 +331,10 @@ async def stream_tokens(client: FrontClient, at: int, count: int) -> tuple[int, 
     return tuple(token for event in events for token in event["choices"][0]["token_ids"])
 
 
-async def test_a_killed_rollout_fails_no_request() -> None:
+async def test_a_killed_rollout_fails_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 streams on two rollouts; one dies in the middle of all of its streams."""
+    # Clients, front and rollouts share one event loop here: a busy machine is slow to connect.
+    monkeypatch.setattr(rollout_client, "CONNECT_SECONDS", 60.0)
     count = 40
     async with (
         counting_rollout("cpu-0", pause=0.005) as lost,

@@ -31,7 +31,7 @@ from rollcall_runtime.rollout.inference_engine import (
     WeightMismatchError,
 )
 from tests.process.engines.tiny_models import write_tiny_model
-from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
+from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, joined, respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -108,13 +108,31 @@ def _processes(group: int) -> list[int]:
 
 
 async def over(
-    update: Coroutine[None, None, None], request: GenerationRequest, engine: Any
+    update: Coroutine[None, None, None], request: GenerationRequest, engine: SglangEngine
 ) -> Response:
     """The response to `request`, in the midst of which the update is made."""
-    running = asyncio.create_task(respond(engine, request))
-    await asyncio.sleep(0.1)
+    running = await begun(engine, request)
     await update
     return await running
+
+
+async def begun(engine: SglangEngine, request: GenerationRequest) -> asyncio.Task[Response]:
+    """The response to `request`, of which the first tokens have come."""
+    first = asyncio.Event()
+
+    async def response() -> Response:
+        pieces = []
+        try:
+            async for piece in engine.generate(request):
+                pieces.append(piece)
+                first.set()
+        finally:
+            first.set()
+        return joined(request.begun, pieces)
+
+    running = asyncio.create_task(response())
+    await first.wait()
+    return running
 
 
 @pytest.fixture(scope="module")
@@ -231,10 +249,10 @@ def test_an_update_that_keeps_responses_says_of_each_token_which_weights_sampled
 
 def test_an_update_that_waits_lets_responses_end_and_holds_new_ones_back(served: Served) -> None:
     async def waited() -> tuple[Response, Response]:
-        first = asyncio.create_task(respond(served.engine, LONG))
-        await asyncio.sleep(0.1)
+        first = await begun(served.engine, LONG)
         updating = asyncio.create_task(served.update(2, PauseMode.WAIT))
-        await asyncio.sleep(0.02)
+        while served.engine._requests._admitted.is_set():
+            await asyncio.sleep(0.005)
         second = asyncio.create_task(respond(served.engine, SHORT))
         await updating
         return await first, await second
@@ -309,8 +327,7 @@ def test_an_update_that_fails_once_it_has_begun_takes_sglang_out_of_service(
     served.fault(**{route: fault})
 
     async def failing() -> None:
-        running = asyncio.create_task(respond(served.engine, LONG))
-        await asyncio.sleep(0.05)
+        running = await begun(served.engine, LONG)
         with pytest.raises(RuntimeError, match=problem):
             await served.update(2)
         assert served.engine.failure
@@ -418,8 +435,7 @@ def test_a_server_that_dies_or_hangs_ends_its_requests_and_leaves_nothing_behind
     served.run(served.update(1))
 
     async def faulty() -> None:
-        running = asyncio.create_task(respond(served.engine, LONG))
-        await asyncio.sleep(0.05)
+        running = await begun(served.engine, LONG)
         for pid in served.processes():
             os.kill(pid, fault)
         with pytest.raises(InferenceServerError, match="the stream"):
