@@ -13,6 +13,7 @@ import sys
 
 from hack.test_parts import changes, record, running
 from hack.test_parts.parts import NAMES, PARTS, Part, named
+from hack.usual_time import MachineSpeed
 
 CHANGED = "changed"
 
@@ -32,9 +33,14 @@ def main() -> int:
     took = list[str]()
     failed = list[str]()
     total = [0.0, 0.0]
+    speed = MachineSpeed()
     for number, part in enumerate(chosen, 1):
-        announce(_heading(part, number, chosen, outcomes))
+        usual = outcomes.get(part.name)
+        expected = speed.expected(60 * usual.minutes) if usual else ""
+        announce(_heading(part, number, chosen, expected))
         outcome, broken = running.run(part)
+        if usual and not broken:
+            speed.finished(usual_s=60 * usual.minutes, took_s=60 * outcome.minutes)
         if arguments.full:
             record.save(part.name, outcome)
         total = [total[0] + outcome.minutes, total[1] + outcome.processor_minutes]
@@ -69,15 +75,10 @@ def _chosen(arguments: argparse.Namespace, outcomes: dict[str, record.Outcome]) 
     return chosen
 
 
-def _heading(
-    part: Part, number: int, chosen: list[Part], outcomes: dict[str, record.Outcome]
-) -> str:
-    usual = outcomes.get(part.name)
-    minutes = f", {usual.minutes:g} min on {usual.date}" if usual else ""
+def _heading(part: Part, number: int, chosen: list[Part], expected: str) -> str:
     rest = ", ".join(later.name for later in chosen[number:])
-    return f"part {number} of {len(chosen)}: {part.name}{minutes}" + (
-        f"; then {rest}" if rest else ""
-    )
+    times = f", {expected}" if expected else ""
+    return f"part {number} of {len(chosen)}: {part.name}{times}{f'; then {rest}' if rest else ''}"
 
 
 def announce(line: str) -> None:
