@@ -38,7 +38,7 @@ PRELOADED = (
 OF_THE_PROJECT = ("rollcall", "tests", "hack", "__mp_main__")
 RUN_SECONDS = 300.0  # of the tests of one file together
 END_SECONDS = 30.0  # of a process that was killed
-TEST_SECONDS = 60.0  # of one test
+TEST_SECONDS = 120.0  # of one test
 
 Found = Mapping[str, tuple[str, str]]  # a test's id: its outcome, and the message
 

@@ -4,13 +4,16 @@ It imports nothing of this package, because it runs in the copy of the tree that
 """
 
 import json
+import re
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 PASSED, FAILED, TIMED_OUT, BROKEN, SKIPPED = "passed", "failed", "timed out", "broken", "skipped"
+ENGINES = "tests/process/engines/"
 # What a test fails with when the code cannot even be loaded: this shows nothing about a promise.
 _NOT_LOADED = ("ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError")
 
@@ -75,7 +78,16 @@ def main() -> int:
     files = sorted({test.partition("::")[0] for test in request["tests"]})
     options = ["--quiet", "--no-header", "--tb=short", "-p", "no:cacheprovider"]
     options.append(f"--timeout={request['timeout']}")
+    options += [f"--engine={engine}" for engine in optional_engines(request["tests"])]
     return int(pytest.main([*options, *files], plugins=[outcomes]))
+
+
+def optional_engines(tests: list[str]) -> set[str]:
+    """The engines that the suite of training engines has to be asked for, and the core's."""
+    own = " ".join(test for test in tests if test.startswith(ENGINES))
+    optional = {engine.name for engine in entry_points(group="rollcall.train_engines")}
+    found = optional & set(re.split(r"[-\[\] ]", own))
+    return found | {"fsdp2"} if found else set()
 
 
 if __name__ == "__main__":

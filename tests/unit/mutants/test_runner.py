@@ -5,7 +5,7 @@ import subprocess
 import pytest
 
 from tests.mutants.mutant import load
-from tests.mutants.run_tests import TIMED_OUT
+from tests.mutants.run_tests import TIMED_OUT, optional_engines
 from tests.mutants.runner import (
     KILLED,
     NO_BASELINE,
@@ -168,3 +168,9 @@ def test_a_hang_kills_nothing_unless_the_mutant_says_so(verdicts: dict[str, Verd
     found = {f"{FILE}::test_nap": (TIMED_OUT, "Timeout (>60.0s) from pytest-timeout.")}
     assert judge(mutant, found) == (KILLED, "")
     assert judge(mutant.model_copy(update={"timeout": None}), found)[0] == NO_RUN
+
+
+def test_tests_of_optional_engines_are_asked_for_by_the_engine() -> None:
+    suite = "tests/process/engines/test_checkpoints.py::test_it"
+    assert optional_engines([f"{suite}[qwen3-megatron-fsdp2]"]) == {"megatron", "fsdp2"}
+    assert optional_engines([f"{suite}[fsdp2-DP2]", "tests/unit/test_a.py::test_b[fsdp]"]) == set()
