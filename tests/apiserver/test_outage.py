@@ -24,7 +24,8 @@ async def test_the_operator_outlives_an_outage_shorter_than_its_lease(
 ) -> None:
     async with open_user(own_cluster.admin, namespace="outage") as user:
         log = log_folder / "log"
-        with OperatorProcess(kubeconfig=own_cluster.operator, log=log) as operator:
+        flags = ("--lease-duration=120",)  # a busy machine takes long to start the API server
+        with OperatorProcess(kubeconfig=own_cluster.operator, log=log, flags=flags) as operator:
             operator.wait_until_watching()
             await user.apply(example("before"))
             await all_children(user, "before")
