@@ -1,6 +1,6 @@
 """The planner: what to do for one job now, computed from what is observed and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollcall_operator.api import labels
@@ -13,7 +13,7 @@ from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
 from rollcall_operator.plan.children.worker_user import with_default_user
-from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
 from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
@@ -25,18 +25,19 @@ from rollcall_operator.plan.model import (
     ObjectDeletion,
     ObservedJob,
     PlannedEvent,
+    ReadinessGatePatch,
     ReconcileMemory,
 )
 from rollcall_operator.plan.refusals import (
     explain,
-    live_errors,
+    frozen_errors,
     made_by_other_job,
+    pool_errors,
     refusal_errors,
     refused,
     unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
-from rollcall_operator.plan.status.coordinator_contact import contact_wait
 from rollcall_operator.plan.status.events import job_events, pool_events
 from rollcall_operator.plan.status.failed_mounts import mount_wait
 from rollcall_operator.plan.status.job import invalid_status, job_status
@@ -93,14 +94,20 @@ def _plan_children(view: JobView) -> _Children:
     observed, inputs = view.observed, _inputs_of_children(view)
     if inputs is not None and inputs == observed.memory.settled:
         return _Children(inputs=inputs)
-    errors = (*job_errors(view.spec), *live_errors(view))
+    spec, rollouts, live = view.spec, view.spec.rollouts or (), observed.children
+    errors = (*job_errors(spec), *pool_errors(view.job, rollouts, view.pools))
+    if not view.stopped:
+        errors = (*errors, *frozen_errors(view.job, spec.trainer, live))
     if observed.certificates_refused:
         errors = (*errors, observed.certificates_refused)
     children = [] if errors else list(_children(view))
-    errors = (*errors, *unowned_errors(view, children))
+    errors = (*errors, *unowned_errors(view.job, live, children))
     children = [] if errors else children
-    applies, leftovers = _to_apply(view, children)
-    errors = (*errors, *refusal_errors(view, children))
+    applies, leftovers = _to_apply(observed, children, finished=view.outcome is not None)
+    refusals = observed.refusals
+    errors += tuple(
+        refusal_errors(view.name, rollouts, view.pools, children=children, refusals=refusals)
+    )
     settled = not (errors or applies or leftovers)
     return _Children(errors, tuple(children), applies, leftovers, inputs if settled else None)
 
@@ -124,41 +131,51 @@ def _plan_for_job(view: JobView) -> JobPlan:
     observed = view.observed
     decision = decide_roster(view)
     planned = _plan_children(view)
-    errors, children, applies = planned.errors, planned.wanted, planned.applies
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
-    status = job_status(view, decision, job_conditions(view, errors, epoch))
+    status = job_status(view, decision, job_conditions(view, planned.errors, epoch))
     pools = {
         pool.name: pool_status(
             view,
             pool,
             epoch=epoch,
-            refusal=_pool_refusal(observed, pool.name, children),
+            refusal=_pool_refusal(observed, pool.name, planned.wanted),
             with_job=status.status is not None,
         )
         for pool in view.pools
         if pool.exists
     }
     removals = decide_removals(view)
-    ttl = _time_to_live(view)
+    ttl = _time_to_live(view.spec, view.status, view.now) if view.outcome else None
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
-    waits += [_until_deadline(view), ttl, removals.wait]
+    waits += [ttl, removals.wait, mount_wait(observed.pods, observed.now)]
     waits.append(_GARBAGE_COLLECTION if planned.leftovers else None)
-    waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
-    waits.append(mount_wait(observed.pods, observed.now))
+    waits.append(None if view.stopped else _until_deadline(view.spec, view.status, view.now))
+    waits.append(None if view.outcome else view.contact.wait)
+    if not view.no_pods_wanted and _lacks_trainers(observed, view.spec.trainer.replicas):
+        waits.append(_MISSING_TRAINERS)
     return JobPlan(
-        costs=tuple(deletion_costs(view, applies)),
-        applies=applies,
+        costs=tuple(
+            deletion_costs(view.pools, view.report, live=observed.children, applies=planned.applies)
+        ),
+        applies=planned.applies,
         deletes=_deletes(view, expired=ttl is not None and ttl <= 0),
         pod_deletions=removals.pods,
         job_status=status.status.dump() if status.status else None,
         epoch_change=decision.opened,
         pool_statuses=_dumped(pools),
-        gates=readiness_gate_patches(view),
+        gates=_gates(view),
         roster=decision.roster,
-        events=(*_events(view, status, pools), *removals.events),
+        events=(*_events(view.job, view.status, status, view.pools, pools), *removals.events),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
         memory=_memory(observed, decision, removals, planned),
     )
+
+
+def _gates(view: JobView) -> tuple[ReadinessGatePatch, ...]:
+    """None without the coordinator's report on the current epoch; those of a finished job stay."""
+    if view.stopped or not view.report.is_of(view.group):
+        return ()
+    return readiness_gate_patches((p for pool in view.pools for p in pool.pods), view.report)
 
 
 def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobStatus) -> JobView:
@@ -185,9 +202,12 @@ def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobSt
         outcome=outcome,
         trainers=trainers,
         coordinator=coordinator,
-        snapshot=snapshot,
+        report=CoordinatorReport(
+            snapshot,
+            spec.weight_sync.enabled,
+            {report.pod_uid: report for report in snapshot.members} if snapshot else {},
+        ),
         pools=job_view.pools_of(observed, job, spec, outcome),
-        reports={report.pod_uid: report for report in snapshot.members} if snapshot else {},
     )
 
 
@@ -200,7 +220,8 @@ def _children(view: JobView) -> Iterator[Manifest]:
     job, spec, user = view.job, view.spec, view.observed.worker_user
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
-    yield from _policies(view)  # before the pods that they protect
+    # NetworkPolicies come before the pods that they protect.
+    yield from network_policies.of_job(job, spec, view.observed.policy_peers)
     yield trainer_children.service(job)
     if view.observed.trust is not None:
         authorities = certificates.believed_authorities(
@@ -238,26 +259,24 @@ def _children(view: JobView) -> Iterator[Manifest]:
             )
 
 
-def _policies(view: JobView) -> tuple[Manifest, ...]:
-    return network_policies.of_job(view.job, view.spec, view.observed.policy_peers)
-
-
-def _to_apply(view: JobView, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
+def _to_apply(
+    observed: ObservedJob, children: Iterable[Manifest], *, finished: bool
+) -> tuple[tuple[Manifest, ...], bool]:
     """The children that differ from the live ones, and whether any waits until an earlier job's
     leftovers are garbage-collected.
 
     A refused child waits until it changes, or the API server accepts it in a dry run.
     """
-    live_objects = (*view.observed.children, *view.observed.pools)
+    live_objects = (*observed.children, *observed.pools)
     live = {apply_needed.key(child): child for child in live_objects}
     applies, leftovers = [], False
     for child in children:
         existing = live.get(apply_needed.key(child))
-        if existing is None and view.outcome is not None:
+        if existing is None and finished:
             continue  # a finished job gets nothing new
-        if existing is not None and made_by_other_job(existing, view.uid):
+        if existing is not None and made_by_other_job(existing, observed.job_uid):
             leftovers = True
-        elif refused(view.observed.refusals, child):
+        elif refused(observed.refusals, child):
             continue
         elif existing is None or apply_needed.differs(child, existing):
             applies.append(child)
@@ -285,50 +304,56 @@ def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
         for pool in view.pools
         if pool.owned and pool.exists and pool.name not in kept
     )
-    return (*pools, *_child_deletes(view))
+    return (*pools, *_child_deletes(view.job, view.spec, view.observed))
 
 
-def _child_deletes(view: JobView) -> Iterator[ObjectDeletion]:
-    policies = {policy["metadata"]["name"] for policy in _policies(view)}
-    for child in view.observed.children:
+def _child_deletes(
+    job: Manifest, spec: RLJobSpec, observed: ObservedJob
+) -> Iterator[ObjectDeletion]:
+    wanted = network_policies.of_job(job, spec, observed.policy_peers)
+    policies = {policy["metadata"]["name"] for policy in wanted}
+    for child in observed.children:
         metadata = child["metadata"]
-        if not rollout_children.is_owned(child, view.uid) or "deletionTimestamp" in metadata:
+        owned = rollout_children.is_owned(child, job["metadata"]["uid"])
+        if not owned or "deletionTimestamp" in metadata:
             continue
         if child["kind"] == NETWORK_POLICY:
             removed = metadata["name"] not in policies
         else:
-            reference = metadata["name"] == labels.reference_name(view.name)
-            removed = reference and view.spec.reference.template is None
+            reference = metadata["name"] == labels.reference_name(observed.name)
+            removed = reference and spec.reference.template is None
         if removed:
             yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
 
 
-def _lacks_trainers(view: JobView) -> bool:
-    there = sum(1 for _ in job_view.pods_of_role(view.observed, labels.TRAINER))
-    return not view.no_pods_wanted and there < view.spec.trainer.replicas
+def _lacks_trainers(observed: ObservedJob, wanted: int) -> bool:
+    return sum(1 for _ in job_view.pods_of_role(observed, labels.TRAINER)) < wanted
 
 
-def _until_deadline(view: JobView) -> float | None:
-    limit = view.spec.active_deadline_seconds
-    if limit is None or view.outcome is not None or view.spec.suspend:
+def _until_deadline(spec: RLJobSpec, status: RLJobStatus, now: float) -> float | None:
+    """Seconds until a job that goes on has taken too long; None without a limit."""
+    limit = spec.active_deadline_seconds
+    return None if limit is None else max(0.0, limit - _running_for(status, now))
+
+
+def _time_to_live(spec: RLJobSpec, status: RLJobStatus, now: float) -> float | None:
+    """Seconds until a finished job is deleted; None if it stays."""
+    ttl, completed = spec.ttl_seconds_after_finished, status.completion_time
+    if ttl is None:
         return None
-    return max(0.0, limit - _running_for(view.status, view.now))
-
-
-def _time_to_live(view: JobView) -> float | None:
-    """Seconds until a finished job is deleted; None if it stays or has not finished."""
-    ttl, completed = view.spec.ttl_seconds_after_finished, view.status.completion_time
-    if ttl is None or view.outcome is None:
-        return None
-    return float(ttl) if completed is None else from_time(completed) + ttl - view.now
+    return float(ttl) if completed is None else from_time(completed) + ttl - now
 
 
 def _events(
-    view: JobView, status: StatusWrite[RLJobStatus], pools: PoolWrites
+    job: Manifest,
+    before: RLJobStatus,
+    write: StatusWrite[RLJobStatus],
+    pools: Iterable[PoolView],
+    pool_writes: PoolWrites,
 ) -> tuple[PlannedEvent, ...]:
-    events = list(job_events(view.job, view.status, status.status)) if status.status else []
-    for pool in view.pools:
-        new = pools[pool.name].status if pool.exists else None
+    events = list(job_events(job, before, write.status)) if write.status else []
+    for pool in pools:
+        new = pool_writes[pool.name].status if pool.exists else None
         if new and not pool.owned:  # the job's events cover its own pools
             events += pool_events(pool.raw, pool.status, new)
     return tuple(events)
