@@ -38,6 +38,7 @@ from rollcall_operator.plan.refusals import (
     unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
+from rollcall_operator.plan.status.coordinator_contact import coordinator_contact
 from rollcall_operator.plan.status.events import job_events, pool_events
 from rollcall_operator.plan.status.failed_mounts import mount_wait
 from rollcall_operator.plan.status.job import invalid_status, job_status
@@ -132,13 +133,17 @@ def _plan_for_job(view: JobView) -> JobPlan:
     decision = decide_roster(view)
     planned = _plan_children(view)
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
-    status = job_status(view, decision, job_conditions(view, planned.errors, epoch))
+    contact = coordinator_contact(view)
+    stale_since = None if view.stopped else contact.stale_since
+    conditions = job_conditions(view, contact, planned.errors, epoch)
+    status = job_status(view, decision, conditions, stale_since=stale_since)
     pools = {
         pool.name: pool_status(
             view,
             pool,
             epoch=epoch,
             refusal=_pool_refusal(observed, pool.name, planned.wanted),
+            stale_since=stale_since,
             with_job=status.status is not None,
         )
         for pool in view.pools
@@ -150,7 +155,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
     waits += [ttl, removals.wait, mount_wait(observed.pods, observed.now)]
     waits.append(_GARBAGE_COLLECTION if planned.leftovers else None)
     waits.append(None if view.stopped else _until_deadline(view.spec, view.status, view.now))
-    waits.append(None if view.outcome else view.contact.wait)
+    waits.append(None if view.outcome else contact.wait)
     if not view.no_pods_wanted and _lacks_trainers(observed, view.spec.trainer.replicas):
         waits.append(_MISSING_TRAINERS)
     return JobPlan(

@@ -11,7 +11,6 @@ from rollcall_operator.plan.children.rollout import is_owned, pool
 from rollcall_operator.plan.failure import JobOutcome, TrainerRestarts
 from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
 from rollcall_operator.plan.rollout_settings import engine_errors
-from rollcall_operator.plan.status.coordinator_contact import CoordinatorContact, stored_reason
 from rollcall_operator.plan.validate import group_errors, name_errors, parse, template_errors
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberReport, MemberState
 
@@ -98,7 +97,11 @@ class CoordinatorReport:
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job with everything that belongs to it. Policies get the parts of it that they read."""
+    """One job with everything that belongs to it.
+
+    A policy that reads most of it takes the view; all others, and what a policy calls, take the
+    parts that they read.
+    """
 
     observed: ObservedJob
     job: Manifest
@@ -156,23 +159,6 @@ class JobView:
     def stopped(self) -> bool:
         """Whether the job has finished or is suspended."""
         return self.outcome is not None or self.spec.suspend
-
-    @property
-    def contact(self) -> CoordinatorContact:
-        """The operator's contact with the coordinator."""
-        return CoordinatorContact(
-            pod_name=labels.coordinator_pod(self.name),
-            pod=self.coordinator,
-            link=self.observed.link,
-            reported=self.report.snapshot is not None,
-            stored_reason=stored_reason(self.status),
-            now=self.now,
-        )
-
-    @property
-    def stale_since(self) -> str | None:
-        """Since when what the status says about training is old; None while it is current."""
-        return None if self.stopped else self.contact.stale_since
 
 
 def should_have_no_pods(spec: RLJobSpec, outcome: JobOutcome | None) -> bool:

@@ -117,7 +117,9 @@ def phase_of(conditions: Sequence[Condition]) -> JobPhase:
 # --- one function for each condition ------------------------------------------------------------
 
 
-def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[ConditionState]:
+def job_conditions(
+    view: JobView, contact: CoordinatorContact, errors: Sequence[str], epoch: int
+) -> list[ConditionState]:
     """All conditions of a job whose spec could be read; `epoch` is the one in force now.
 
     A wrong spec of which nothing was created yet has no other conditions.
@@ -140,7 +142,7 @@ def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[Con
     if spec.suspend:
         found += [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT) for kind in _need_pods(spec)]
         return [*found, *enforced, *rewards_usable(spec.reward, view.report.snapshot)]
-    contact, report = view.contact, view.report
+    report = view.report
     trainer = _trainer_ready(spec.trainer, view.trainers, view.observed)
     found += [*coordinator_connected(contact), *enforced, trainer]
     if spec.algorithm is None:  # a supervised job has no rollouts

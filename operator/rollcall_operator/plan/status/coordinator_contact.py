@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.status import RLJobStatus
+from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import LinkFacts, LinkFailure, PodFacts
 from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.timestamps import from_time, to_time
@@ -106,6 +107,18 @@ class CoordinatorContact:
         return self.seconds_left if self.seconds_left > 0 else None
 
 
+def coordinator_contact(view: JobView) -> CoordinatorContact:
+    """The operator's contact with the job's coordinator."""
+    return CoordinatorContact(
+        pod_name=labels.coordinator_pod(view.name),
+        pod=view.coordinator,
+        link=view.observed.link,
+        reported=view.report.snapshot is not None,
+        stored_reason=_stored_reason(view.status),
+        now=view.now,
+    )
+
+
 def coordinator_connected(contact: CoordinatorContact) -> list[ConditionState]:
     """The condition CoordinatorConnected of a job that goes on.
 
@@ -144,12 +157,11 @@ def silent_before(status: RLJobStatus, pod: PodFacts) -> LinkFacts | None:
 
 
 def _stored_failure(status: RLJobStatus) -> LinkFailure | None:
-    stored = stored_reason(status)
+    stored = _stored_reason(status)
     return next((failure for failure, reason in _REASONS.items() if reason == stored), None)
 
 
-def stored_reason(status: RLJobStatus) -> str:
-    """The reason of the condition CoordinatorConnected in status; empty if it is absent."""
+def _stored_reason(status: RLJobStatus) -> str:
     kind = JobCondition.COORDINATOR_CONNECTED
     return next((c.reason for c in status.conditions if c.type == kind), "")
 

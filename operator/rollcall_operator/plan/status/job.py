@@ -43,9 +43,16 @@ _LONGEST_MESSAGE = 1024
 
 
 def job_status(
-    view: JobView, decision: RosterDecision, states: Sequence[ConditionState]
+    view: JobView,
+    decision: RosterDecision,
+    states: Sequence[ConditionState],
+    *,
+    stale_since: str | None,
 ) -> StatusWrite[RLJobStatus]:
-    """The new status, if it is to be written now."""
+    """The new status, if it is to be written now.
+
+    `stale_since`: see `CoordinatorContact`; None for a job that does not go on.
+    """
     old, spec, now = view.status, view.spec, view.now
     kept = old if spec.reference.template is not None else _without_reference(old)
     new = _with_conditions(view.job, kept, states, now=now)
@@ -56,6 +63,7 @@ def job_status(
             runs = view.coordinator is not None and view.coordinator.running
             before = old.sync_groups if runs else None
             groups = tuple(_with_session(group, view.report, before, now) for group in groups)
+        # Time suspended does not count: a resumed job starts again.
         resumed = None if spec.suspend else old.start_time or to_time(now)
         new = new.model_copy(
             update={
@@ -70,7 +78,7 @@ def job_status(
                 "rollouts": _ready_of_wanted(view.pools),
                 "sync_groups": groups,
                 "epoch": groups[0].epoch if groups else 0,
-                "stale_since": view.stale_since,
+                "stale_since": stale_since,
             }
         )
     interval = _interval(old, new, numbers=view.observed.numbers_every)

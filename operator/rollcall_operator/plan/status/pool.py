@@ -30,13 +30,20 @@ write alone has the whole job planned."""
 
 
 def pool_status(
-    view: JobView, pool: PoolView, *, epoch: int, refusal: str, with_job: bool
+    view: JobView,
+    pool: PoolView,
+    *,
+    epoch: int,
+    refusal: str,
+    stale_since: str | None,
+    with_job: bool,
 ) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
     `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why
-    the API server refuses the pool's Deployment, empty if it does not. `with_job`: the job's status
-    is written now.
+    the API server refuses the pool's Deployment, empty if it does not. `stale_since`: see
+    `CoordinatorContact`; None for a job that does not go on. `with_job`: the job's status is
+    written now.
     """
     old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
     states = [
@@ -58,7 +65,7 @@ def pool_status(
         epoch=epoch,
         weight_version=_versions(pool, reports, silent=view.report.snapshot is None),
         selector=_selector(view.name, pool.name),
-        stale_since=view.stale_since,
+        stale_since=stale_since,
         last_update=to_micro_time(view.now),
         conditions=_conditions(pool.raw, old, states, view.now),
     )
