@@ -7,12 +7,12 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan import apply_needed, failure, job_view
-from rollcall_operator.plan.children import certificates, network_policies, trust
+from rollcall_operator.plan.children import certificates, network_policies
 from rollcall_operator.plan.children import front as front_children
 from rollcall_operator.plan.children import reference as reference_children
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_operator.plan.children.worker_user import with_default_user
+from rollcall_operator.plan.children.pod_template import with_default_user
 from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
@@ -232,7 +232,7 @@ def _children(view: JobView) -> Iterator[Manifest]:
         authorities = certificates.believed_authorities(
             job, view.observed.children, view.observed.authority
         )
-        yield trust.config_map(job, view.observed.trust, authorities)
+        yield certificates.trust_config_map(job, view.observed.trust, authorities)
     yield with_default_user(
         trainer_children.stateful_set(
             job, spec, replicas=replicas, restart_request=restart_request(job)

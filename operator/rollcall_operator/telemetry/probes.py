@@ -11,9 +11,6 @@ from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
-Check = Callable[[], str]
-"""Returns what is wrong; empty when nothing is."""
-
 
 class Heartbeat:
     """Detects that the event loop was blocked: a task that runs every second was late."""
@@ -39,9 +36,14 @@ class Heartbeat:
 
 
 class ProbeServer:
-    """Serves /healthz, /readyz and /metrics on one port until closed."""
+    """Serves /healthz, /readyz and /metrics on one port until closed.
 
-    def __init__(self, *, metrics: OperatorMetrics, live: Check, ready: Check) -> None:
+    `live` and `ready` return what is wrong; empty when nothing is.
+    """
+
+    def __init__(
+        self, *, metrics: OperatorMetrics, live: Callable[[], str], ready: Callable[[], str]
+    ) -> None:
         self._metrics = metrics
         self._checks = {"/healthz": live, "/readyz": ready}
         self._runner: web.AppRunner | None = None

@@ -11,7 +11,7 @@ from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.timestamps import from_time, to_time
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
-PATIENCE_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
 """How long a coordinator may send nothing: a connection that is opened again at once is no news.
 Its heartbeats come as often. For one that starts the time begins when its pod is ready."""
 
@@ -77,7 +77,7 @@ class CoordinatorContact:
         since = self.link.since
         if self.pod is not None and self.pod.ready_since is not None and not self.fell_silent:
             since = max(since, self.pod.ready_since)
-        return since + PATIENCE_SECONDS - self.now
+        return since + SILENCE_SECONDS - self.now
 
     @property
     def failure(self) -> LinkFailure | None:
