@@ -44,7 +44,7 @@ from rollcall_operator.kube.transport import Transport
 from rollcall_operator.plan.model import JobKey, PolicyPeers
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import OperatorMetrics
-from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
+from rollcall_operator.telemetry.probes import EventLoopProbe, ProbeServer
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class Operator:
         self._drain = settings.drain
         self._not_ready = "starting"
         self._metrics = OperatorMetrics()
-        self._heartbeat = Heartbeat()
+        self._loop_probe = EventLoopProbe()
         self._probes = ProbeServer(metrics=self._metrics, live=self._live, ready=self._ready)
         self._queue: WorkQueue[JobKey] | None = None
         self._last_resort: threading.Timer | None = None
@@ -136,7 +136,7 @@ class Operator:
         await self._probes.start(host=settings.http_host, port=settings.http_port)
         stack.push_async_callback(self._probes.close)
         log.info("Probes and metrics on port %d", self._probes.port)
-        vital = [_start(stack, self._heartbeat.run(), "heartbeat")]
+        vital = [_start(stack, self._loop_probe.run(), "loop_probe")]
 
         leading = asyncio.Event()
         elector = LeaderElector(self._client(connection, None), self._lease_settings(connection))
@@ -363,7 +363,7 @@ class Operator:
         self._not_ready = problem
 
     def _live(self) -> str:
-        return self._heartbeat.problem() or (self._queue.problem() if self._queue else "")
+        return self._loop_probe.problem() or (self._queue.problem() if self._queue else "")
 
     def _ready(self) -> str:
         return self._not_ready

@@ -74,16 +74,16 @@ class NoProgress(kopf.ProgressStorage):
     """Keeps nothing: there are only handlers of events, which have no progress."""
 
     def fetch(self, **_: Any) -> None:
-        """Nothing is known."""
+        pass
 
     def store(self, **_: Any) -> None:
-        """Nothing is kept."""
+        pass
 
     def purge(self, **_: Any) -> None:
-        """There is nothing to forget."""
+        pass
 
     def touch(self, **_: Any) -> None:
-        """Nothing is written."""
+        pass
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """There is nothing of it in an object."""
@@ -98,10 +98,10 @@ class NoDiffBase(kopf.DiffBaseStorage):
         return kopf.BodyEssence({})
 
     def fetch(self, **_: Any) -> None:
-        """Nothing is known."""
+        pass
 
     def store(self, **_: Any) -> None:
-        """Nothing is kept."""
+        pass
 
 
 def make_settings() -> kopf.OperatorSettings:

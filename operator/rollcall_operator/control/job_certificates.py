@@ -34,7 +34,7 @@ class JobCertificates:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds."""
+        """`clock` gives seconds that never go back."""
         self._client, self._authority, self._clock = client, authority, clock
         self._tried: dict[JobKey, tuple[str, frozenset[str], float]] = {}
 

@@ -52,7 +52,7 @@ class RecentEvents:
     """
 
     def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
-        """`clock` gives seconds."""
+        """`clock` gives seconds; by them what was read grows old."""
         self._client, self._clock = client, clock
         self._one_at_a_time = asyncio.Lock()
         self._found: dict[tuple[str, str], tuple[float, tuple[Object, ...]]] = {}

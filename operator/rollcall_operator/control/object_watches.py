@@ -63,7 +63,7 @@ class ObjectWatches:
             self._watches.append(self._of_nodes(client, node_seen))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow all kinds of objects until cancelled. What a watch raises ends all of them."""
         async with asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(watch.run())

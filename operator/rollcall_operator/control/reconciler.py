@@ -129,7 +129,7 @@ class Reconciler:
             self._enqueue(key, random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads load
 
     async def close(self) -> None:
-        """Close every link."""
+        """Close the connections to all coordinators, and forget the jobs."""
         for state in self._states.values():
             await self._close_link(state)
         self._states.clear()

@@ -1,41 +1,33 @@
 """The planner: what to do for one job now, computed from what is observed and nothing else."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
-from rollcall_operator.plan import apply_needed, failure, job_view
-from rollcall_operator.plan.children import certificates, network_policies
-from rollcall_operator.plan.children import front as front_children
-from rollcall_operator.plan.children import reference as reference_children
+from rollcall_operator.plan import failure, job_view
 from rollcall_operator.plan.children import rollout as rollout_children
-from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_operator.plan.children.pod_template import with_default_user
+from rollcall_operator.plan.job_children import (
+    ChildrenPlan,
+    deletes,
+    plan_children,
+    pool_refusal,
+)
 from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
 from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
 from rollcall_operator.plan.membership.roster import RosterDecision, decide_roster
 from rollcall_operator.plan.model import (
-    NETWORK_POLICY,
     JobPlan,
     Manifest,
-    ObjectDeletion,
     ObservedJob,
     PlannedEvent,
     ReadinessGatePatch,
     ReconcileMemory,
 )
 from rollcall_operator.plan.refusals import (
-    explain,
-    frozen_errors,
     made_by_other_job,
-    pool_errors,
-    refusal_errors,
-    refused,
-    unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
 from rollcall_operator.plan.status.coordinator_contact import coordinator_contact
@@ -45,8 +37,7 @@ from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
 from rollcall_operator.plan.status.write_throttle import StatusWrite
 from rollcall_operator.plan.timestamps import from_time
-from rollcall_operator.plan.trainer_restart import restart_request
-from rollcall_operator.plan.validate import job_errors, parse
+from rollcall_operator.plan.validate import parse
 
 _GARBAGE_COLLECTION = 2.0
 """Seconds after which to look whether the children of an earlier job of the same name are gone."""
@@ -60,7 +51,7 @@ PoolWrites = Mapping[str, StatusWrite[RolloutPoolStatus]]
 def make_plan(observed: ObservedJob) -> JobPlan:
     """What to do now. Pure: the same observation gives the same plan.
 
-    Raises ValueError for a pool of another job, as planning it here would fight over its pods,
+    Raises ValueError for a pool of another job, since both plans would change its pods,
     and for a stored status that does not fit the CRD.
     """
     for pool in observed.pools:
@@ -76,62 +67,10 @@ def make_plan(observed: ObservedJob) -> JobPlan:
     return _plan_for_job(_view(observed, job, spec, status))
 
 
-@dataclass(frozen=True, slots=True)
-class _Children:
-    """What is wrong with the spec, the children that it asks for, and those of them to apply.
-
-    `leftovers`: some wait until those of an earlier job are garbage-collected. `inputs`: for which
-    there was nothing wrong and nothing to apply, None otherwise.
-    """
-
-    errors: tuple[str, ...] = ()
-    wanted: tuple[Manifest, ...] = ()
-    applies: tuple[Manifest, ...] = ()
-    leftovers: bool = False
-    inputs: tuple[object, ...] | None = None
-
-
-def _plan_children(view: JobView) -> _Children:
-    observed, inputs = view.observed, _inputs_of_children(view)
-    if inputs is not None and inputs == observed.memory.settled:
-        return _Children(inputs=inputs)
-    spec, rollouts, live = view.spec, view.spec.rollouts or (), observed.children
-    errors = (*job_errors(spec), *pool_errors(view.job, rollouts, view.pools))
-    if not view.stopped:
-        errors = (*errors, *frozen_errors(view.job, spec.trainer, live))
-    if observed.certificates_refused:
-        errors = (*errors, observed.certificates_refused)
-    children = [] if errors else list(_children(view))
-    errors = (*errors, *unowned_errors(view.job, live, children))
-    children = [] if errors else children
-    applies, leftovers = _to_apply(observed, children, finished=view.outcome is not None)
-    refusals = observed.refusals
-    errors += tuple(
-        refusal_errors(view.name, rollouts, view.pools, children=children, refusals=refusals)
-    )
-    settled = not (errors or applies or leftovers)
-    return _Children(errors, tuple(children), applies, leftovers, inputs if settled else None)
-
-
-def _inputs_of_children(view: JobView) -> tuple[object, ...] | None:
-    """All that `_plan_children` depends on; None where that is not known."""
-    observed = view.observed
-    if observed.contents is None or observed.refusals or observed.certificates_refused:
-        return None
-    return (
-        observed.contents,
-        tuple(
-            (pool.name, pool.exists, pool.owned, pool.wanted, pool.errors) for pool in view.pools
-        ),
-        (view.no_pods_wanted, view.outcome is None, view.reference_replicas),
-        (observed.trust, observed.authority, observed.policy_peers, observed.worker_user),
-    )
-
-
 def _plan_for_job(view: JobView) -> JobPlan:
     observed = view.observed
     decision = decide_roster(view)
-    planned = _plan_children(view)
+    planned = plan_children(view)
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
     contact = coordinator_contact(view)
     stale_since = None if view.stopped else contact.stale_since
@@ -142,7 +81,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
             view,
             pool,
             epoch=epoch,
-            refusal=_pool_refusal(observed, pool.name, planned.wanted),
+            refusal=pool_refusal(observed, pool.name, planned.wanted),
             stale_since=stale_since,
             with_job=status.status is not None,
         )
@@ -163,7 +102,7 @@ def _plan_for_job(view: JobView) -> JobPlan:
             deletion_costs(view.pools, view.report, live=observed.children, applies=planned.applies)
         ),
         applies=planned.applies,
-        deletes=_deletes(view, expired=ttl is not None and ttl <= 0),
+        deletes=deletes(view, expired=ttl is not None and ttl <= 0),
         pod_deletions=removals.pods,
         job_status=status.status.dump() if status.status else None,
         epoch_change=decision.opened,
@@ -220,117 +159,6 @@ def _running_for(status: RLJobStatus, now: float) -> float:
     return now - from_time(status.start_time) if status.start_time else 0.0
 
 
-def _children(view: JobView) -> Iterator[Manifest]:
-    """All children that the job should have. A pool's Deployment needs the pool's uid first."""
-    job, spec, user = view.job, view.spec, view.observed.worker_user
-    live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
-    replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
-    # NetworkPolicies come before the pods that they protect.
-    yield from network_policies.of_job(job, spec, view.observed.policy_peers)
-    yield trainer_children.service(job)
-    if view.observed.trust is not None:
-        authorities = certificates.believed_authorities(
-            job, view.observed.children, view.observed.authority
-        )
-        yield certificates.trust_config_map(job, view.observed.trust, authorities)
-    yield with_default_user(
-        trainer_children.stateful_set(
-            job, spec, replicas=replicas, restart_request=restart_request(job)
-        ),
-        user,
-    )
-    if spec.reference.template is not None:
-        yield reference_children.service(job)
-        yield with_default_user(
-            reference_children.deployment(
-                job, spec, spec.reference.template, replicas=view.reference_replicas
-            ),
-            user,
-        )
-    if spec.front is not None:
-        yield front_children.service(job)
-        wanted = 0 if view.no_pods_wanted else spec.front.replicas
-        front = front_children.stateful_set(job, spec, spec.front, replicas=wanted)
-        yield with_default_user(front, user)
-    for rollout in spec.rollouts or ():
-        name = labels.pool_name(view.name, rollout.name)
-        yield rollout_children.pool(job, rollout, live_pools.get(name))
-    for pool in view.pools:
-        foreign = made_by_other_job(pool.raw, view.uid)
-        if pool.exists and pool.spec is not None and not pool.errors and not foreign:
-            yield with_default_user(
-                rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted),
-                user,
-            )
-
-
-def _to_apply(
-    observed: ObservedJob, children: Iterable[Manifest], *, finished: bool
-) -> tuple[tuple[Manifest, ...], bool]:
-    """The children that differ from the live ones, and whether any waits until an earlier job's
-    leftovers are garbage-collected.
-
-    A refused child waits until it changes, or the API server accepts it in a dry run.
-    """
-    live_objects = (*observed.children, *observed.pools)
-    live = {apply_needed.key(child): child for child in live_objects}
-    applies, leftovers = [], False
-    for child in children:
-        existing = live.get(apply_needed.key(child))
-        if existing is None and finished:
-            continue  # a finished job gets nothing new
-        if existing is not None and made_by_other_job(existing, observed.job_uid):
-            leftovers = True
-        elif refused(observed.refusals, child):
-            continue
-        elif existing is None or apply_needed.differs(child, existing):
-            applies.append(child)
-    return tuple(applies), leftovers
-
-
-def _pool_refusal(observed: ObservedJob, name: str, children: Sequence[Manifest]) -> str:
-    """Why the pool's Deployment is refused, with paths in the pool."""
-    for child in children:
-        if apply_needed.key(child) == f"Deployment/{name}":
-            message = refused(observed.refusals, child)
-            return explain(child, message, "spec.template") if message else ""
-    return ""
-
-
-def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
-    """What was removed from the job (pools, pods of the reference, NetworkPolicies), and the job
-    itself after its time to live.
-    """
-    if expired:
-        return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
-    kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts or ()}
-    pools = (
-        ObjectDeletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
-        for pool in view.pools
-        if pool.owned and pool.exists and pool.name not in kept
-    )
-    return (*pools, *_child_deletes(view.job, view.spec, view.observed))
-
-
-def _child_deletes(
-    job: Manifest, spec: RLJobSpec, observed: ObservedJob
-) -> Iterator[ObjectDeletion]:
-    wanted = network_policies.of_job(job, spec, observed.policy_peers)
-    policies = {policy["metadata"]["name"] for policy in wanted}
-    for child in observed.children:
-        metadata = child["metadata"]
-        owned = rollout_children.is_owned(child, job["metadata"]["uid"])
-        if not owned or "deletionTimestamp" in metadata:
-            continue
-        if child["kind"] == NETWORK_POLICY:
-            removed = metadata["name"] not in policies
-        else:
-            reference = metadata["name"] == labels.reference_name(observed.name)
-            removed = reference and spec.reference.template is None
-        if removed:
-            yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
-
-
 def _lacks_trainers(observed: ObservedJob, wanted: int) -> bool:
     return sum(1 for _ in job_view.pods_of_role(observed, labels.TRAINER)) < wanted
 
@@ -368,7 +196,7 @@ def _memory(
     observed: ObservedJob,
     decision: RosterDecision,
     removals: RemovalDecision,
-    planned: _Children,
+    planned: ChildrenPlan,
 ) -> ReconcileMemory:
     return ReconcileMemory(
         roster=decision.roster or observed.memory.roster,

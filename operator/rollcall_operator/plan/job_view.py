@@ -116,17 +116,15 @@ class JobView:
 
     @property
     def now(self) -> float:
-        """Unix seconds."""
+        """When the job was observed, in Unix seconds."""
         return self.observed.now
 
     @property
     def name(self) -> str:
-        """The job's name."""
         return self.observed.name
 
     @property
     def uid(self) -> str:
-        """The job's uid."""
         return str(self.job["metadata"]["uid"])
 
     @property

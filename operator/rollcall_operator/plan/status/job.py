@@ -17,8 +17,8 @@ from rollcall_operator.api.status import (
 from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.roster import RosterDecision
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.status.condition_state import ConditionState
-from rollcall_operator.plan.status.conditions import (
+from rollcall_operator.plan.status.condition_state import (
+    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,

@@ -7,13 +7,13 @@ from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRa
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import NUMBERS_ONLY, Manifest, ObservedJob
-from rollcall_operator.plan.status.condition_state import ConditionState
-from rollcall_operator.plan.status.conditions import (
+from rollcall_operator.plan.status.condition_state import (
+    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,
-    pod_problem,
 )
+from rollcall_operator.plan.status.conditions import pod_problem
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
     WHILE_STARTING,
