@@ -1,6 +1,6 @@
 """The conditions of a job."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
@@ -10,7 +10,7 @@ from rollcall_operator.api.status import Condition
 from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.failure import JobOutcome
 from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView, pods_of_role
-from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
+from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.condition_state import (
     SUSPENDED_TEXT,
     ConditionState,
@@ -24,7 +24,7 @@ from rollcall_operator.plan.status.coordinator_contact import (
 )
 from rollcall_operator.plan.status.enforced_policies import network_policies_enforced
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
-from rollcall_operator.plan.status.refused_pods import refused_pods
+from rollcall_operator.plan.status.refused_pods import creation_failures, refused_pods
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
 from rollcall_operator.plan.trainer_restart import after_restart, live_stateful_set, outdated_pods
 from rollcall_protocol.wire.job_snapshot import MemberState
@@ -60,14 +60,15 @@ def job_conditions(
         found += [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT) for kind in _need_pods(spec)]
         return [*found, *enforced, *rewards_usable(spec.reward, view.report.snapshot)]
     report = view.report
-    trainer = _trainer_ready(spec.trainer, view.trainers, view.observed)
+    failures = creation_failures(view.observed)
+    trainer = _trainer_ready(spec.trainer, view.trainers, view.name, failures)
     found += [*coordinator_connected(contact), *enforced, trainer]
     if spec.algorithm is None:  # a supervised job has no rollouts
         return [*found, _running(before, trainer, contact, serving=(), least=0, unready=None)]
-    reference = _reference_ready(spec.reference, view.references, view.observed)
+    reference = _reference_ready(spec.reference, view.references, view.name, failures)
     if reference is not None:
         found.append(reference)
-    found.append(_rollouts_ready(view.pools, view.observed))
+    found.append(_rollouts_ready(view.pools, failures))
     found += _weights_in_sync(spec.weight_sync, report, contact, before, epoch)
     found += rewards_usable(spec.reward, report.snapshot)
     running = _running(
@@ -140,11 +141,11 @@ def _all_ready(
 
 
 def _trainer_ready(
-    trainer: TrainerSpec, pods: Sequence[PodFacts], observed: ObservedJob
+    trainer: TrainerSpec, pods: Sequence[PodFacts], job: str, failures: Mapping[str, str]
 ) -> ConditionState:
-    child = f"StatefulSet/{labels.trainer_name(observed.name)}"
+    child = f"StatefulSet/{labels.trainer_name(job)}"
     path = "spec.trainer.template"
-    problem = pod_problem(observed, pods, trainer.template, path=path, child=child)
+    problem = pod_problem(pods, trainer.template, failures, path=path, child=child)
     ready, wanted = sum(pod.ready for pod in pods), trainer.replicas
     kind = JobCondition.TRAINER_READY
     return _all_ready(kind, "trainer pods", problem, ready=ready, wanted=wanted)
@@ -166,25 +167,25 @@ def _trainer_up_to_date(job: Manifest, outdated: Sequence[PodFacts]) -> Conditio
 
 
 def _reference_ready(
-    reference: ReferenceSpec, pods: Sequence[PodFacts], observed: ObservedJob
+    reference: ReferenceSpec, pods: Sequence[PodFacts], job: str, failures: Mapping[str, str]
 ) -> ConditionState | None:
     """Whether all of the reference's own pods are ready; None if it has none."""
     if reference.template is None:
         return None
-    child = f"Deployment/{labels.reference_name(observed.name)}"
+    child = f"Deployment/{labels.reference_name(job)}"
     path = "spec.reference.template"
-    problem = pod_problem(observed, pods, reference.template, path=path, child=child)
+    problem = pod_problem(pods, reference.template, failures, path=path, child=child)
     ready, wanted = sum(pod.ready for pod in pods), reference.replicas
     kind = JobCondition.REFERENCE_READY
     return _all_ready(kind, "reference pods", problem, ready=ready, wanted=wanted)
 
 
-def _rollouts_ready(pools: Sequence[PoolView], observed: ObservedJob) -> ConditionState:
+def _rollouts_ready(pools: Sequence[PoolView], failures: Mapping[str, str]) -> ConditionState:
     kind, problem = JobCondition.ROLLOUTS_READY, None
     for pool in pools:
         child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
         path = f"{pool.path}.template"
-        problem = problem or pod_problem(observed, pool.pods, template, path=path, child=child)
+        problem = problem or pod_problem(pool.pods, template, failures, path=path, child=child)
     wanted = sum(pool.wanted for pool in pools)
     ready = sum(min(pool.ready, pool.wanted) for pool in pools)
     if wanted == 0 and problem is None:
@@ -194,22 +195,20 @@ def _rollouts_ready(pools: Sequence[PoolView], observed: ObservedJob) -> Conditi
 
 
 def pod_problem(
-    observed: ObservedJob,
     pods: Iterable[PodFacts],
     template: Manifest,
+    failures: Mapping[str, str],
     *,
     path: str,
     child: str,
 ) -> PodProblem | None:
     """The first problem among the pods of `child` ("Deployment/reverse-cpu"), or why it gets none.
 
-    `path` is the pods' template's in the spec.
+    `failures`: see `creation_failures`. `path` is the pods' template's in the spec.
     """
     problems = (find_problem(pod, template, path) for pod in pods)
     found = next((problem for problem in problems if problem is not None), None)
-    return found or refused_pods(
-        observed.children, observed.creation_failures, child=child, path=path
-    )
+    return found or refused_pods(failures, child=child, path=path)
 
 
 def _weights_in_sync(

@@ -6,7 +6,7 @@ from rollcall_operator.api.conditions import PoolCondition, Reason
 from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRange
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
-from rollcall_operator.plan.model import NUMBERS_ONLY, Manifest, ObservedJob
+from rollcall_operator.plan.model import NUMBERS_ONLY, Manifest
 from rollcall_operator.plan.status.condition_state import (
     ConditionState,
     is_true,
@@ -14,6 +14,7 @@ from rollcall_operator.plan.status.condition_state import (
     notable_conditions,
 )
 from rollcall_operator.plan.status.conditions import pod_problem
+from rollcall_operator.plan.status.refused_pods import creation_failures
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
     WHILE_STARTING,
@@ -51,7 +52,7 @@ def pool_status(
             PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, f"RLJob {view.name!r} exists"
         ),
         _validated(errors),
-        _ready(pool, view.observed, _without_pods(view)),
+        _ready(pool, creation_failures(view.observed), _without_pods(view)),
     ]
     members = view.report.members
     reports = [members[pod.uid] for pod in pool.pods if pod.uid in members]
@@ -147,13 +148,13 @@ def _without_pods(view: JobView) -> tuple[Reason, str] | None:
 
 
 def _ready(
-    pool: PoolView, observed: ObservedJob, without_pods: tuple[Reason, str] | None
+    pool: PoolView, failures: Mapping[str, str], without_pods: tuple[Reason, str] | None
 ) -> ConditionState:
     kind = PoolCondition.READY
     if without_pods is not None:
         return ConditionState(kind, False, *without_pods)
     child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
-    found = pod_problem(observed, pool.pods, template, path="spec.template", child=child)
+    found = pod_problem(pool.pods, template, failures, path="spec.template", child=child)
     if found:
         return ConditionState(kind, False, found.reason, found.message)
     ready = min(pool.ready, pool.wanted)  # the surplus of a scale-down is not counted
