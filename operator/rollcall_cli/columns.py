@@ -1,4 +1,4 @@
-"""Tables of a job's status: of each column its field, and its head."""
+"""Tables of a job's status: of each column its field, and its heading."""
 
 EPOCHS = {
     "epoch": "epoch",

@@ -35,7 +35,7 @@ class LogLine:
     exception: str = ""
 
     def text(self) -> str:
-        """For people."""
+        """The record as lines to read: time, level, pod, epoch, message, then the exception."""
         epoch = "" if self.epoch is None else f" epoch {self.epoch}"
         more = f"\n{self.exception}" if self.exception else ""
         return f"{self.time} {self.level:<7} {self.pod}{epoch}: {self.message}{more}"

@@ -38,12 +38,10 @@ class JobRecord:
 
     @property
     def name(self) -> str:
-        """The job's name."""
         return str(self.job["metadata"]["name"])
 
     @property
     def namespace(self) -> str:
-        """The job's namespace."""
         return str(self.job["metadata"]["namespace"])
 
     @property

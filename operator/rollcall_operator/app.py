@@ -22,7 +22,6 @@ from rollcall_operator.control.certificate_authority import (
 )
 from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import JobReader
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import JobStore
 from rollcall_operator.control.leader_election import (
     LeaderElectionSettings,
@@ -42,10 +41,10 @@ from rollcall_operator.kube.event_recorder import EventRecorder
 from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.kube.service_account import own_service_account
 from rollcall_operator.kube.transport import Transport
-from rollcall_operator.plan.model import PolicyPeers
+from rollcall_operator.plan.model import JobKey, PolicyPeers
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import OperatorMetrics
-from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
+from rollcall_operator.telemetry.probes import EventLoopProbe, ProbeServer
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +90,9 @@ class Operator:
         self._drain = settings.drain
         self._not_ready = "starting"
         self._metrics = OperatorMetrics()
-        self._heartbeat = Heartbeat()
+        self._loop_probe = EventLoopProbe()
         self._probes = ProbeServer(metrics=self._metrics, live=self._live, ready=self._ready)
-        self._queue: WorkQueue[Key] | None = None
+        self._queue: WorkQueue[JobKey] | None = None
         self._last_resort: threading.Timer | None = None
 
     @property
@@ -137,7 +136,7 @@ class Operator:
         await self._probes.start(host=settings.http_host, port=settings.http_port)
         stack.push_async_callback(self._probes.close)
         log.info("Probes and metrics on port %d", self._probes.port)
-        vital = [_start(stack, self._heartbeat.run(), "heartbeat")]
+        vital = [_start(stack, self._loop_probe.run(), "loop_probe")]
 
         leading = asyncio.Event()
         elector = LeaderElector(self._client(connection, None), self._lease_settings(connection))
@@ -262,9 +261,11 @@ class Operator:
             enqueue=self._enqueue,
         )
 
-    def _start_queue(self, reconciler: Reconciler, jobs: list[Key], stack: AsyncExitStack) -> None:
+    def _start_queue(
+        self, reconciler: Reconciler, jobs: list[JobKey], stack: AsyncExitStack
+    ) -> None:
         """Reconcile all jobs, and from now on those that `_enqueue` is asked for."""
-        queue: WorkQueue[Key] = WorkQueue(
+        queue: WorkQueue[JobKey] = WorkQueue(
             reconciler,
             settings=QueueSettings(workers=self._settings.workers),
             metrics=self._metrics,
@@ -275,7 +276,7 @@ class Operator:
         queue.start()
         self._queue = queue
 
-    def _enqueue(self, key: Key, delay: float = 0.0) -> None:
+    def _enqueue(self, key: JobKey, delay: float = 0.0) -> None:
         """Have a job reconciled; a standby takes all jobs up once it leads."""
         if self._queue is not None:
             self._queue.add(key, delay=delay)
@@ -362,7 +363,7 @@ class Operator:
         self._not_ready = problem
 
     def _live(self) -> str:
-        return self._heartbeat.problem() or (self._queue.problem() if self._queue else "")
+        return self._loop_probe.problem() or (self._queue.problem() if self._queue else "")
 
     def _ready(self) -> str:
         return self._not_ready

@@ -16,7 +16,6 @@ import kopf
 import orjson
 
 from rollcall_operator.control.backoff import WATCHING
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import job_of
 from rollcall_operator.kube.connection import Connection
 from rollcall_operator.kube.resources import (
@@ -24,10 +23,11 @@ from rollcall_operator.kube.resources import (
     ROLLOUT_POOLS,
     Resource,
 )
+from rollcall_operator.plan.model import JobKey
 
 log = logging.getLogger(__name__)
 
-Reported = Callable[[Key, str, str, str], None]
+Reported = Callable[[JobKey, str, str, str], None]
 """Takes namespace and name of the job; the plural of the object's kind, its name, its
 resourceVersion.
 """
@@ -74,16 +74,16 @@ class NoProgress(kopf.ProgressStorage):
     """Keeps nothing: there are only handlers of events, which have no progress."""
 
     def fetch(self, **_: Any) -> None:
-        """Nothing is known."""
+        pass
 
     def store(self, **_: Any) -> None:
-        """Nothing is kept."""
+        pass
 
     def purge(self, **_: Any) -> None:
-        """There is nothing to forget."""
+        pass
 
     def touch(self, **_: Any) -> None:
-        """Nothing is written."""
+        pass
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         """There is nothing of it in an object."""
@@ -98,10 +98,10 @@ class NoDiffBase(kopf.DiffBaseStorage):
         return kopf.BodyEssence({})
 
     def fetch(self, **_: Any) -> None:
-        """Nothing is known."""
+        pass
 
     def store(self, **_: Any) -> None:
-        """Nothing is kept."""
+        pass
 
 
 def make_settings() -> kopf.OperatorSettings:

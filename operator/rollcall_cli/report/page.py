@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _TIME = re.compile(r"^(\d{4}-\d\d-\d\d)T(\d\d:\d\d:\d\d)(?:\.\d+)?Z$")
 
 Table = tuple[str, tuple[str, ...], "Sequence[Sequence[Any]]"]
-"""Title, heads of columns, rows."""
+"""Title, headings of columns, rows."""
 
 
 def render(record: JobRecord, *, pictures: Mapping[str, str] | None = None) -> str:
@@ -64,7 +64,7 @@ def _facts(record: JobRecord) -> list[tuple[str, Any]]:
     return [(name, _cell(value)) for name, value in found if value not in (None, "")]
 
 
-# Of each column its field in the status, and its head.
+# Of each column its field in the status, and its heading.
 _CONDITIONS = {
     "type": "condition",
     "status": "status",

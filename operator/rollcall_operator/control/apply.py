@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.refused_children import RefusedChildren
 from rollcall_operator.kube.client import KubeClient, Object
@@ -27,6 +26,7 @@ from rollcall_operator.kube.resources import (
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.model import (
     DeletionCost,
+    JobKey,
     JobPlan,
     ObservedJob,
     PodDeletion,
@@ -62,7 +62,7 @@ class Applier:
         self._writes = writes
         self._timestamp = timestamp
         self._clock = clock
-        self._refused: dict[Key, RefusedChildren] = {}
+        self._refused: dict[JobKey, RefusedChildren] = {}
 
     async def write_objects(self, observed: ObservedJob, plan: JobPlan) -> Versions:
         """First half: deletion costs, children, deletes, and the job's status.
@@ -133,23 +133,23 @@ class Applier:
 
     # --- refused children ----------------------------------------------------------------------
 
-    def refusals(self, key: Key) -> Mapping[str, Refusal]:
+    def refusals(self, key: JobKey) -> Mapping[str, Refusal]:
         """The children of a job that the API server refuses, for the planner."""
         refused = self._refused.get(key)
         return {} if refused is None else refused.refusals
 
-    async def retry_refused(self, key: Key) -> None:
+    async def retry_refused(self, key: JobKey) -> None:
         """Try again, in a dry run, the refused children that are due; raises client errors."""
         refused = self._refused.get(key)
         if refused is not None:
             await refused.retry()
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """The job is gone, or another one has its name."""
         self._refused.pop(key, None)
 
     async def _unless_refused(
-        self, key: Key, body: Object, versions: dict[str, str], *, force: bool
+        self, key: JobKey, body: Object, versions: dict[str, str], *, force: bool
     ) -> None:
         """A refusal is remembered for a condition: the other children are written all the same.
 
@@ -214,7 +214,7 @@ class Applier:
             if isinstance(result, BaseException):
                 raise result
 
-    async def _set_cost(self, key: Key, cost: DeletionCost) -> None:
+    async def _set_cost(self, key: JobKey, cost: DeletionCost) -> None:
         """A scale-down does not wait for costs that cannot be written."""
         try:
             written = await self._client.set_pod_annotation(
@@ -232,7 +232,7 @@ class Applier:
                 "The API server refused the deletion cost of pod %s: %s", cost.pod, error.message
             )
 
-    async def _delete_pod(self, key: Key, deletion: PodDeletion) -> None:
+    async def _delete_pod(self, key: JobKey, deletion: PodDeletion) -> None:
         log.info("%s pod %s", "Force-deleting" if deletion.force else "Deleting", deletion.pod)
         grace = 0 if deletion.force else None
         try:
@@ -251,7 +251,7 @@ class Applier:
         except RefusedError as error:
             log.warning("The API server refused to delete pod %s: %s", deletion.pod, error.message)
 
-    async def _set_gate(self, key: Key, gate: ReadinessGatePatch) -> None:
+    async def _set_gate(self, key: JobKey, gate: ReadinessGatePatch) -> None:
         condition = {
             "type": READINESS_GATE,
             "status": "True" if gate.in_sync else "False",

@@ -21,7 +21,7 @@ from rollcall_operator.control.silence_limit import SilenceError, silence_limit
 from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
-from rollcall_operator.plan.status.coordinator_contact import PATIENCE_SECONDS
+from rollcall_operator.plan.status.coordinator_contact import SILENCE_SECONDS
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
@@ -228,7 +228,7 @@ class CoordinatorLink:
         if self._connected:
             self._notify(0.0)
         elif failure is not planned:
-            self._notify(PATIENCE_SECONDS if planned is None else 0.0)
+            self._notify(SILENCE_SECONDS if planned is None else 0.0)
 
     def _bytes_arrived(self) -> None:
         """Bytes arrived; after a failure they count once they are a report that can be read."""

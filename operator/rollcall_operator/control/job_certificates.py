@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable
 
 from rollcall_operator.control.certificate_authority import CertificateAuthority, tls_secret
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ConflictError, RefusedError, TerminatingError
 from rollcall_operator.kube.resources import SECRETS
 from rollcall_operator.plan.children.certificates import WantedCertificate, server_certificates
 from rollcall_operator.plan.children.child_objects import owner
-from rollcall_operator.plan.model import Manifest, ObservedJob
+from rollcall_operator.plan.model import JobKey, Manifest, ObservedJob
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +34,9 @@ class JobCertificates:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`clock` gives seconds."""
+        """`clock` gives seconds that never go back."""
         self._client, self._authority, self._clock = client, authority, clock
-        self._tried: dict[Key, tuple[str, frozenset[str], float]] = {}
+        self._tried: dict[JobKey, tuple[str, frozenset[str], float]] = {}
 
     @property
     def authority(self) -> str:
@@ -66,7 +65,7 @@ class JobCertificates:
         self._tried[key] = observed.job_uid, names, self._clock()
         return ""
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """The job is gone."""
         self._tried.pop(key, None)
 

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import CHILDREN, JobObjects, JobStore
 from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
-from rollcall_operator.control.recent_events import RecentEvents
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import (
+    EVENTS,
     PODS,
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -19,13 +18,16 @@ from rollcall_operator.kube.resources import (
     Resource,
 )
 from rollcall_operator.plan import apply_needed
-from rollcall_operator.plan.model import ObservedJob, PodFacts
+from rollcall_operator.plan.model import JobKey, ObservedJob, PodFacts
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.status.failed_mounts import is_slow_to_mount, most_telling
 from rollcall_operator.plan.timestamps import from_time
 
-PATIENCE = 10.0
+PODS_DUE_SECONDS = 10.0
 """Seconds that a new StatefulSet may lack pods before its events are read."""
+
+SHARED_SECONDS = 5.0
+"""How long the events that were read of a namespace serve all jobs in it."""
 
 # The controller tries again after 1000 s at most, so that an older failure was overcome.
 _FAILURE_SECONDS = 1200.0
@@ -40,6 +42,32 @@ class BehindError(Exception):
     def __init__(self, wait: float) -> None:
         super().__init__(f"the watches are behind; reading live in {wait:.1f} s")
         self.wait = wait
+
+
+class RecentEvents:
+    """Events about objects of jobs. They are not watched: few of them say what no object says.
+
+    The API server has no index of events: a LIST with a field selector reads all of a namespace.
+    So one is made at a time, and jobs of a namespace share what it found.
+    """
+
+    def __init__(self, client: KubeClient, *, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds; by them what was read grows old."""
+        self._client, self._clock = client, clock
+        self._one_at_a_time = asyncio.Lock()
+        self._found: dict[tuple[str, str], tuple[float, tuple[Object, ...]]] = {}
+
+    async def with_reason(self, namespace: str, reason: str) -> tuple[Object, ...]:
+        """Events of this reason, SHARED_SECONDS old at most; raises the client's errors."""
+        key = namespace, reason
+        async with self._one_at_a_time:
+            oldest = self._clock() - SHARED_SECONDS
+            self._found = {k: found for k, found in self._found.items() if found[0] > oldest}
+            if key not in self._found:
+                fields = f"reason={reason}"
+                events = await self._client.list(EVENTS, namespace=namespace, fields=fields)
+                self._found[key] = self._clock(), events
+            return self._found[key][1]
 
 
 class JobReader:
@@ -59,7 +87,7 @@ class JobReader:
         self._lost_for, self._clock = lost_for, clock
         self._events = RecentEvents(client, clock=clock)
 
-    async def read(self, key: Key) -> ObservedJob:
+    async def read(self, key: JobKey) -> ObservedJob:
         """What the API server holds for the job. Its memory, snapshot, refusals, nodes and keys
         are added by the reconciler. Raises BehindError, and the client's errors.
         """
@@ -79,7 +107,7 @@ class JobReader:
 
     # --- the job's objects ---------------------------------------------------------------------
 
-    async def _objects(self, key: Key) -> JobObjects:
+    async def _objects(self, key: JobKey) -> JobObjects:
         wait = self._writes.wait(key)
         if wait:
             raise BehindError(wait)
@@ -89,7 +117,7 @@ class JobReader:
         lost = self._lost_for() > LONGEST_WAIT
         return await self._live(key) if wait == 0.0 or alone or lost else found
 
-    async def _live(self, key: Key) -> JobObjects:
+    async def _live(self, key: JobKey) -> JobObjects:
         namespace, name = key
         own = {"labels": f"{labels.JOB}={name}"}
         selectors: dict[Resource, dict[str, str]] = {
@@ -121,7 +149,7 @@ class JobReader:
             pods=tuple(map(pod_facts, found[PODS])),
         )
 
-    def _must_see(self, key: Key, found: Mapping[Resource, tuple[Object, ...]]) -> None:
+    def _must_see(self, key: JobKey, found: Mapping[Resource, tuple[Object, ...]]) -> None:
         """The store has what was read; it must lose the rest before the job is planned from it."""
         self._writes.read(key)
         there = set()
@@ -155,7 +183,7 @@ class JobReader:
         """Whether it lacks pods that it has had the time to create."""
         created = int((stateful_set.get("status") or {}).get("replicas", 0))
         age = self._clock() - from_time(stateful_set["metadata"]["creationTimestamp"])
-        return created < int(stateful_set["spec"].get("replicas", 1)) and age >= PATIENCE
+        return created < int(stateful_set["spec"].get("replicas", 1)) and age >= PODS_DUE_SECONDS
 
     async def _with_mount_failures(
         self, namespace: str, pods: tuple[PodFacts, ...]

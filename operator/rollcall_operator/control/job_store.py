@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import orjson
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
@@ -26,7 +25,7 @@ from rollcall_operator.kube.resources import (
     STATEFUL_SETS,
     Resource,
 )
-from rollcall_operator.plan.model import PodFacts
+from rollcall_operator.plan.model import JobKey, PodFacts
 from rollcall_operator.plan.pod_facts import pod_facts
 
 CHILDREN = (CONFIG_MAPS, SERVICES, STATEFUL_SETS, DEPLOYMENTS, NETWORK_POLICIES)
@@ -45,7 +44,7 @@ class Kept(NamedTuple):
     a digest of that, `status` the JSON of what is read of the status.
     """
 
-    job: Key | None
+    job: JobKey | None
     plural: str
     name: str
     version: str
@@ -112,7 +111,7 @@ def _read_of(status: Object) -> Object:
     }
 
 
-def job_of(resource: Resource, found: Mapping[str, Any]) -> Key | None:
+def job_of(resource: Resource, found: Mapping[str, Any]) -> JobKey | None:
     """Namespace and name of the job that an object is, names, or is labelled with."""
     metadata = found["metadata"]
     if resource == RL_JOBS:
@@ -128,7 +127,7 @@ class JobStore:
     """Objects by the job that they belong to."""
 
     def __init__(self) -> None:
-        self._jobs: dict[Key, dict[tuple[str, str], Kept]] = {}
+        self._jobs: dict[JobKey, dict[tuple[str, str], Kept]] = {}
 
     def change(self, before: Kept | None, now: Kept | None) -> None:
         """An object is now so; None: it is gone, or is new."""
@@ -140,11 +139,11 @@ class JobStore:
         if now is not None and now.job is not None:
             self._jobs.setdefault(now.job, {})[now.plural, now.name] = now
 
-    def jobs(self) -> list[Key]:
+    def jobs(self) -> list[JobKey]:
         """Each job of which there is an object."""
         return list(self._jobs)
 
-    def objects(self, key: Key) -> JobObjects:
+    def objects(self, key: JobKey) -> JobObjects:
         """All of one job, sorted by name."""
         own = [kept for _, kept in sorted(self._jobs.get(key, {}).items())]
 
@@ -159,12 +158,12 @@ class JobStore:
             contents=frozenset(kept.digest for kept in own if kept.pod is None),
         )
 
-    def lives(self, key: Key, plural: str, name: str, uid: str) -> bool:
+    def lives(self, key: JobKey, plural: str, name: str, uid: str) -> bool:
         """Whether that very object is there, and nothing has begun to delete it."""
         kept = self._jobs.get(key, {}).get((plural, name))
         return kept is not None and _identity(kept) == (uid, False)
 
-    def identities(self, key: Key) -> set[tuple[str, str, str]]:
+    def identities(self, key: JobKey) -> set[tuple[str, str, str]]:
         """Plural of the kind, name and uid of each object of a job."""
         kept = self._jobs.get(key, {}).values()
         return {(each.plural, each.name, _identity(each)[0]) for each in kept}

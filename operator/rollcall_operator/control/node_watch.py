@@ -3,10 +3,9 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import Object
 from rollcall_operator.plan.membership.nodes import node_facts
-from rollcall_operator.plan.model import NodeFacts
+from rollcall_operator.plan.model import JobKey, NodeFacts
 
 log = logging.getLogger(__name__)
 
@@ -16,12 +15,12 @@ class NodeWatch:
     always nothing of interest changes: then no job is reconciled.
     """
 
-    def __init__(self, *, taints: Collection[str], enqueue: Callable[[Key], None]) -> None:
+    def __init__(self, *, taints: Collection[str], enqueue: Callable[[JobKey], None]) -> None:
         """`taints`: keys of those that announce a node's end. `enqueue` reconciles a job."""
         self._taints = frozenset(taints)
         self._enqueue = enqueue
         self._troubled: dict[str, NodeFacts] = {}
-        self._nodes_of: dict[Key, frozenset[str]] = {}
+        self._nodes_of: dict[JobKey, frozenset[str]] = {}
 
     def seen(self, node: Object, gone: bool) -> None:
         """A watch event of a node; a deleted node has no pods to care for."""
@@ -41,7 +40,7 @@ class NodeWatch:
             if name in nodes:
                 self._enqueue(key)
 
-    def subscribe(self, key: Key, nodes: Iterable[str]) -> None:
+    def subscribe(self, key: JobKey, nodes: Iterable[str]) -> None:
         """From now on reconcile the job when one of `nodes`, and no other, changes its state."""
         self._nodes_of[key] = frozenset(name for name in nodes if name)
 
@@ -49,6 +48,6 @@ class NodeWatch:
         """Those of `nodes` that are in trouble, by name."""
         return {name: self._troubled[name] for name in nodes if name in self._troubled}
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """The job is gone."""
         self._nodes_of.pop(key, None)

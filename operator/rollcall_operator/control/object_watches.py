@@ -9,12 +9,12 @@ from typing import Any
 from rollcall_operator.api import labels
 from rollcall_operator.control import job_store
 from rollcall_operator.control.backoff import WATCHING
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.control.job_store import JobStore, Kept
 from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.resources import NODES, RL_JOBS, ROLLOUT_POOLS, Resource
 from rollcall_operator.kube.watch import Watch
+from rollcall_operator.plan.model import JobKey
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class ObjectWatches:
         *,
         store: JobStore,
         namespaces: tuple[str, ...],
-        enqueue: Callable[[Key, float], None],
+        enqueue: Callable[[JobKey, float], None],
         seen: Callable[[str], None],
         node_seen: NodeSeen | None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,7 +63,7 @@ class ObjectWatches:
             self._watches.append(self._of_nodes(client, node_seen))
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Follow all kinds of objects until cancelled. What a watch raises ends all of them."""
         async with asyncio.TaskGroup() as group:
             for watch in self._watches:
                 group.create_task(watch.run())
@@ -87,7 +87,7 @@ class ObjectWatches:
         if (difference := watch.keep_answer(found)) is not None:
             self._store.change(*difference)
 
-    def reported(self, job: Key, plural: str, name: str, version: str) -> None:
+    def reported(self, job: JobKey, plural: str, name: str, version: str) -> None:
         """Another watch has reported an object of this resourceVersion. Unless the operator has
         written it itself, the job is reconciled once these watches report it, and after SECOND_LOOK
         at the latest.
@@ -130,7 +130,7 @@ class ObjectWatches:
         return Watch(client, NODES, reduce=outline, changed=changed, delay=WATCHING.delay)
 
 
-def is_news(job: Key, before: Kept | None, now: Kept | None, writes: OwnWrites) -> bool:
+def is_news(job: JobKey, before: Kept | None, now: Kept | None, writes: OwnWrites) -> bool:
     """Whether a job is to be planned for this change now: if planning can tell the difference and
     the operator has not made it, or if the job's planning waits for the store.
     """

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from rollcall_operator.control.job_state import Key
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import Resource
+from rollcall_operator.plan.model import JobKey
 
 LONGEST_WAIT = 1.0
 """Seconds; a store that still has what was deleted is not waited for: the job is read live."""
@@ -51,17 +51,17 @@ class OwnWrites:
         self,
         *,
         keep_answer: Callable[[Resource, Object], None],
-        lives: Callable[[Key, str, str, str], bool],
-        changed_by_others: Callable[[Key], None],
+        lives: Callable[[JobKey, str, str, str], bool],
+        changed_by_others: Callable[[JobKey], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._keep_answer, self._lives, self._clock = keep_answer, lives, clock
         self._changed_by_others = changed_by_others
-        self._unseen: dict[Key, _Unseen] = {}
-        self._underway: dict[Key, _Underway] = {}
+        self._unseen: dict[JobKey, _Unseen] = {}
+        self._underway: dict[JobKey, _Underway] = {}
 
     @contextmanager
-    def writing(self, key: Key) -> Iterator[None]:
+    def writing(self, key: JobKey) -> Iterator[None]:
         """While the job is written. A watch may report a write before it is answered."""
         underway = self._underway[key] = _Underway()
         try:
@@ -71,7 +71,7 @@ class OwnWrites:
             if underway.reported - underway.answered:
                 self._changed_by_others(key)
 
-    def may_be_own(self, key: Key, plural: str, version: str) -> bool:
+    def may_be_own(self, key: JobKey, plural: str, version: str) -> bool:
         """Whether a change that a watch reports now may be a write that is not answered yet. Once
         the job is written that is known, and `changed_by_others` is called if it was none.
 
@@ -89,27 +89,27 @@ class OwnWrites:
             underway.answered.add((resource.plural, found["metadata"]["resourceVersion"]))
         self._keep_answer(resource, found)
 
-    def is_waited_for(self, key: Key) -> bool:
+    def is_waited_for(self, key: JobKey) -> bool:
         """Whether the job is to be planned as soon as the store has seen more."""
         unseen = self._unseen.get(key)
         return unseen is not None and unseen.awaited
 
-    def deleted(self, key: Key, plural: str, name: str, uid: str) -> None:
+    def deleted(self, key: JobKey, plural: str, name: str, uid: str) -> None:
         """The API server has begun to delete this object."""
         unseen = self._of(key)
         unseen.deleted.add((plural, name, uid))
         unseen.since = self._clock()
 
-    def doubt(self, key: Key) -> None:
+    def doubt(self, key: JobKey) -> None:
         """What a request has done is not known, or was not what was expected: read live next."""
         self._of(key).live = True
 
-    def read(self, key: Key) -> None:
+    def read(self, key: JobKey) -> None:
         """The job was read live: what was unknown is known."""
         if key in self._unseen:
             self._unseen[key].live = False
 
-    def wait(self, key: Key) -> float | None:
+    def wait(self, key: JobKey) -> float | None:
         """Seconds that the store may be waited for: 0 to read live, None if it has seen all."""
         unseen = self._unseen.get(key)
         if unseen is None:
@@ -123,9 +123,9 @@ class OwnWrites:
         del self._unseen[key]
         return None
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """The job is gone."""
         self._unseen.pop(key, None)
 
-    def _of(self, key: Key) -> _Unseen:
+    def _of(self, key: JobKey) -> _Unseen:
         return self._unseen.setdefault(key, _Unseen())

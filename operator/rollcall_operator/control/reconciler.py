@@ -3,7 +3,7 @@
 import logging
 import random
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.status import RLJobStatus
@@ -11,7 +11,6 @@ from rollcall_operator.control.apply import Applier, Versions
 from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkMetrics, LinkSettings
 from rollcall_operator.control.job_certificates import JobCertificates
 from rollcall_operator.control.job_reader import BehindError, JobReader
-from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.operator_tokens import JobCredentials, OperatorTokens
 from rollcall_operator.control.own_writes import OwnWrites
@@ -32,6 +31,7 @@ from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.job_view import find_coordinator
 from rollcall_operator.plan.model import (
     NUMBERS_ONLY,
+    JobKey,
     JobPlan,
     ObservedJob,
     PolicyPeers,
@@ -55,8 +55,24 @@ NUMBERS_PER_SECOND = 5.0
 _TRANSIENT = (ConflictError, NotFoundError, ServerError, ThrottledError, UnreachableError)
 
 
+@dataclass(slots=True)
+class JobState:
+    """What the reconciler keeps of one job between reconciles: the planner's memory, the link to
+    the coordinator, and the probe of its pod. All of it may be lost at any time.
+
+    `uid` is the job's: another job of the same name starts with an empty memory. `pace` is a number
+    about 1, by which what many jobs do is spread in time.
+    """
+
+    uid: str = ""
+    memory: ReconcileMemory = field(default_factory=ReconcileMemory)
+    link: CoordinatorLink | None = None
+    probe: PolicyProbe | None = None
+    pace: float = field(default_factory=lambda: random.uniform(0.75, 1.25))  # noqa: S311
+
+
 class Reconciler:
-    """The queue's handler. `enqueue` is the queue's `add`, for links to ask for a reconcile."""
+    """Runs a key of the queue. `enqueue` is the queue's `add`, for links to ask for a reconcile."""
 
     def __init__(
         self,
@@ -72,7 +88,7 @@ class Reconciler:
         policy_peers: PolicyPeers,
         worker_user: int | None,
         metrics: OperatorMetrics,
-        enqueue: Callable[[Key, float], None],
+        enqueue: Callable[[JobKey, float], None],
         link_settings: LinkSettings | None = None,
     ) -> None:
         self._reader = reader
@@ -88,10 +104,10 @@ class Reconciler:
         self._metrics = metrics
         self._enqueue = enqueue
         self._link_settings = link_settings or LinkSettings()
-        self._states: dict[Key, JobState] = {}
+        self._states: dict[JobKey, JobState] = {}
         self._links = 0
 
-    async def __call__(self, key: Key) -> float | None:
+    async def __call__(self, key: JobKey) -> float | None:
         """Reconcile one job; returns seconds until the next reconcile, None when it is gone.
 
         Raises RetryError for what passes by itself.
@@ -113,12 +129,12 @@ class Reconciler:
             self._enqueue(key, random.uniform(0, SPREAD_SECONDS))  # noqa: S311 - spreads load
 
     async def close(self) -> None:
-        """Close every link."""
+        """Close the connections to all coordinators, and forget the jobs."""
         for state in self._states.values():
             await self._close_link(state)
         self._states.clear()
 
-    async def _reconcile(self, key: Key) -> float | None:
+    async def _reconcile(self, key: JobKey) -> float | None:
         state = self._states.setdefault(key, JobState())
         await self._applier.retry_refused(key)
         observed = await self._observe(key, state)
@@ -134,7 +150,7 @@ class Reconciler:
         return resync if again is None else min(again, resync)
 
     async def _write(
-        self, key: Key, state: JobState, observed: ObservedJob, plan: JobPlan
+        self, key: JobKey, state: JobState, observed: ObservedJob, plan: JobPlan
     ) -> Versions:
         try:
             versions = await self._applier.write_objects(observed, plan)
@@ -148,7 +164,7 @@ class Reconciler:
             raise
         return versions
 
-    async def _observe(self, key: Key, state: JobState) -> ObservedJob:
+    async def _observe(self, key: JobKey, state: JobState) -> ObservedJob:
         """What the API server holds, with what the operator itself knows of the job."""
         observed = await self._reader.read(key)
         if observed.job_uid != state.uid:
@@ -177,7 +193,7 @@ class Reconciler:
             numbers_every=self._numbers_every(state),
         )
 
-    async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
+    async def _relink(self, key: JobKey, state: JobState, observed: ObservedJob) -> None:
         """Have a link to the pod that is the coordinator now, and to no other."""
         pod, job, link = find_coordinator(observed), observed.job, state.link
         if pod is None or job is None:
@@ -231,14 +247,14 @@ class Reconciler:
             self._links -= 1
             await link.close()
 
-    def _count(self, key: Key, observed: ObservedJob, plan: JobPlan) -> None:
+    def _count(self, key: JobKey, observed: ObservedJob, plan: JobPlan) -> None:
         if observed.job is None:
             self._metrics.jobs.forget(key)
             return
         status = plan.job_status or observed.job.get("status")
         self._metrics.jobs.update(key, RLJobStatus.read(status), snapshot=observed.snapshot)
 
-    async def _forget(self, key: Key, state: JobState) -> None:
+    async def _forget(self, key: JobKey, state: JobState) -> None:
         await self._close_link(state)
         self._tokens.forget(state.uid)
         self._states.pop(key, None)

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-Handler = Callable[[K], Awaitable[float | None]]
+RunKey = Callable[[K], Awaitable[float | None]]
 """Runs a key; returns seconds until it must run again at the latest, None for never."""
 
 
@@ -58,13 +58,13 @@ class WorkQueue(Generic[K]):
 
     def __init__(
         self,
-        handler: Handler[K],
+        run_key: RunKey[K],
         *,
         settings: QueueSettings | None = None,
         metrics: QueueMetrics | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._handler = handler
+        self._run_key = run_key
         self._settings = settings or QueueSettings()
         self._metrics = metrics
         self._clock = clock
@@ -171,7 +171,7 @@ class WorkQueue(Generic[K]):
         result = "ok"
         try:
             async with asyncio.timeout(self._settings.run_timeout):
-                again = await self._handler(key)
+                again = await self._run_key(key)
         except TimeoutError:
             result = "timeout"
             log.warning(

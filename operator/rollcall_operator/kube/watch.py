@@ -152,7 +152,7 @@ class Watch(Generic[T]):
             self._caught_up.set()
 
     async def run(self) -> None:
-        """Follow until cancelled."""
+        """List, then follow changes, until cancelled. An error is logged and tried again."""
         while True:
             try:
                 while self._must_list:

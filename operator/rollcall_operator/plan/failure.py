@@ -37,7 +37,7 @@ class TrainerRestarts:
 
     @classmethod
     def read(cls, trainer: TrainerStatus | None) -> Self:
-        """From `status.trainer`."""
+        """The restarts that `status.trainer` records; none without it."""
         if trainer is None:
             return cls()
         last = trainer.last_restart_time

@@ -1,50 +1,43 @@
 """The planner: what to do for one job now, computed from what is observed and nothing else."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
-from rollcall_operator.plan import apply_needed, failure, job_view
-from rollcall_operator.plan.children import certificates, network_policies, trust
-from rollcall_operator.plan.children import front as front_children
-from rollcall_operator.plan.children import reference as reference_children
+from rollcall_operator.plan import failure, job_view
 from rollcall_operator.plan.children import rollout as rollout_children
-from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_operator.plan.children.worker_user import with_default_user
-from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.job_children import (
+    ChildrenPlan,
+    deletes,
+    plan_children,
+    pool_refusal,
+)
+from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.deletion_cost import deletion_costs
 from rollcall_operator.plan.membership.readiness_gates import readiness_gate_patches
 from rollcall_operator.plan.membership.removals import RemovalDecision, decide_removals
 from rollcall_operator.plan.membership.roster import RosterDecision, decide_roster
 from rollcall_operator.plan.model import (
-    NETWORK_POLICY,
     JobPlan,
     Manifest,
-    ObjectDeletion,
     ObservedJob,
     PlannedEvent,
+    ReadinessGatePatch,
     ReconcileMemory,
 )
 from rollcall_operator.plan.refusals import (
-    explain,
-    live_errors,
     made_by_other_job,
-    refusal_errors,
-    refused,
-    unowned_errors,
 )
 from rollcall_operator.plan.status.conditions import job_conditions, validated
-from rollcall_operator.plan.status.coordinator_contact import contact_wait
+from rollcall_operator.plan.status.coordinator_contact import coordinator_contact
 from rollcall_operator.plan.status.events import job_events, pool_events
 from rollcall_operator.plan.status.failed_mounts import mount_wait
 from rollcall_operator.plan.status.job import invalid_status, job_status
 from rollcall_operator.plan.status.pool import orphan_status, pool_status
 from rollcall_operator.plan.status.write_throttle import StatusWrite
 from rollcall_operator.plan.timestamps import from_time
-from rollcall_operator.plan.trainer_restart import restart_request
-from rollcall_operator.plan.validate import job_errors, parse
+from rollcall_operator.plan.validate import parse
 
 _GARBAGE_COLLECTION = 2.0
 """Seconds after which to look whether the children of an earlier job of the same name are gone."""
@@ -58,7 +51,7 @@ PoolWrites = Mapping[str, StatusWrite[RolloutPoolStatus]]
 def make_plan(observed: ObservedJob) -> JobPlan:
     """What to do now. Pure: the same observation gives the same plan.
 
-    Raises ValueError for a pool of another job, as planning it here would fight over its pods,
+    Raises ValueError for a pool of another job, since both plans would change its pods,
     and for a stored status that does not fit the CRD.
     """
     for pool in observed.pools:
@@ -74,91 +67,59 @@ def make_plan(observed: ObservedJob) -> JobPlan:
     return _plan_for_job(_view(observed, job, spec, status))
 
 
-@dataclass(frozen=True, slots=True)
-class _Children:
-    """What is wrong with the spec, the children that it asks for, and those of them to apply.
-
-    `leftovers`: some wait until those of an earlier job are garbage-collected. `inputs`: for which
-    there was nothing wrong and nothing to apply, None otherwise.
-    """
-
-    errors: tuple[str, ...] = ()
-    wanted: tuple[Manifest, ...] = ()
-    applies: tuple[Manifest, ...] = ()
-    leftovers: bool = False
-    inputs: tuple[object, ...] | None = None
-
-
-def _plan_children(view: JobView) -> _Children:
-    observed, inputs = view.observed, _inputs_of_children(view)
-    if inputs is not None and inputs == observed.memory.settled:
-        return _Children(inputs=inputs)
-    errors = (*job_errors(view.spec), *live_errors(view))
-    if observed.certificates_refused:
-        errors = (*errors, observed.certificates_refused)
-    children = [] if errors else list(_children(view))
-    errors = (*errors, *unowned_errors(view, children))
-    children = [] if errors else children
-    applies, leftovers = _to_apply(view, children)
-    errors = (*errors, *refusal_errors(view, children))
-    settled = not (errors or applies or leftovers)
-    return _Children(errors, tuple(children), applies, leftovers, inputs if settled else None)
-
-
-def _inputs_of_children(view: JobView) -> tuple[object, ...] | None:
-    """All that `_plan_children` depends on; None where that is not known."""
-    observed = view.observed
-    if observed.contents is None or observed.refusals or observed.certificates_refused:
-        return None
-    return (
-        observed.contents,
-        tuple(
-            (pool.name, pool.exists, pool.owned, pool.wanted, pool.errors) for pool in view.pools
-        ),
-        (view.no_pods_wanted, view.outcome is None, view.reference_replicas),
-        (observed.trust, observed.authority, observed.policy_peers, observed.worker_user),
-    )
-
-
 def _plan_for_job(view: JobView) -> JobPlan:
     observed = view.observed
     decision = decide_roster(view)
-    planned = _plan_children(view)
-    errors, children, applies = planned.errors, planned.wanted, planned.applies
+    planned = plan_children(view)
     epoch = decision.roster.epoch if decision.roster else view.status.epoch
-    status = job_status(view, decision, job_conditions(view, errors, epoch))
+    contact = coordinator_contact(view)
+    stale_since = None if view.stopped else contact.stale_since
+    conditions = job_conditions(view, contact, planned.errors, epoch)
+    status = job_status(view, decision, conditions, stale_since=stale_since)
     pools = {
         pool.name: pool_status(
             view,
             pool,
             epoch=epoch,
-            refusal=_pool_refusal(observed, pool.name, children),
+            refusal=pool_refusal(observed, pool.name, planned.wanted),
+            stale_since=stale_since,
             with_job=status.status is not None,
         )
         for pool in view.pools
         if pool.exists
     }
     removals = decide_removals(view)
-    ttl = _time_to_live(view)
+    ttl = _time_to_live(view.spec, view.status, view.now) if view.outcome else None
     waits = [decision.wait, status.wait, *(write.wait for write in pools.values())]
-    waits += [_until_deadline(view), ttl, removals.wait]
+    waits += [ttl, removals.wait, mount_wait(observed.pods, observed.now)]
     waits.append(_GARBAGE_COLLECTION if planned.leftovers else None)
-    waits += [_MISSING_TRAINERS if _lacks_trainers(view) else None, contact_wait(view)]
-    waits.append(mount_wait(observed.pods, observed.now))
+    waits.append(None if view.stopped else _until_deadline(view.spec, view.status, view.now))
+    waits.append(None if view.outcome else contact.wait)
+    if not view.no_pods_wanted and _lacks_trainers(observed, view.spec.trainer.replicas):
+        waits.append(_MISSING_TRAINERS)
     return JobPlan(
-        costs=tuple(deletion_costs(view, applies)),
-        applies=applies,
-        deletes=_deletes(view, expired=ttl is not None and ttl <= 0),
+        costs=tuple(
+            deletion_costs(view.pools, view.report, live=observed.children, applies=planned.applies)
+        ),
+        applies=planned.applies,
+        deletes=deletes(view, expired=ttl is not None and ttl <= 0),
         pod_deletions=removals.pods,
         job_status=status.status.dump() if status.status else None,
         epoch_change=decision.opened,
         pool_statuses=_dumped(pools),
-        gates=readiness_gate_patches(view),
+        gates=_gates(view),
         roster=decision.roster,
-        events=(*_events(view, status, pools), *removals.events),
+        events=(*_events(view.job, view.status, status, view.pools, pools), *removals.events),
         requeue_after=min((wait for wait in waits if wait is not None), default=None),
         memory=_memory(observed, decision, removals, planned),
     )
+
+
+def _gates(view: JobView) -> tuple[ReadinessGatePatch, ...]:
+    """None without the coordinator's report on the current epoch; those of a finished job stay."""
+    if view.stopped or not view.report.is_of(view.group):
+        return ()
+    return readiness_gate_patches((p for pool in view.pools for p in pool.pods), view.report)
 
 
 def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobStatus) -> JobView:
@@ -185,9 +146,12 @@ def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobSt
         outcome=outcome,
         trainers=trainers,
         coordinator=coordinator,
-        snapshot=snapshot,
+        report=CoordinatorReport(
+            snapshot,
+            spec.weight_sync.enabled,
+            {report.pod_uid: report for report in snapshot.members} if snapshot else {},
+        ),
         pools=job_view.pools_of(observed, job, spec, outcome),
-        reports={report.pod_uid: report for report in snapshot.members} if snapshot else {},
     )
 
 
@@ -195,140 +159,34 @@ def _running_for(status: RLJobStatus, now: float) -> float:
     return now - from_time(status.start_time) if status.start_time else 0.0
 
 
-def _children(view: JobView) -> Iterator[Manifest]:
-    """All children that the job should have. A pool's Deployment needs the pool's uid first."""
-    job, spec, user = view.job, view.spec, view.observed.worker_user
-    live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
-    replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
-    yield from _policies(view)  # before the pods that they protect
-    yield trainer_children.service(job)
-    if view.observed.trust is not None:
-        authorities = certificates.believed_authorities(
-            job, view.observed.children, view.observed.authority
-        )
-        yield trust.config_map(job, view.observed.trust, authorities)
-    yield with_default_user(
-        trainer_children.stateful_set(
-            job, spec, replicas=replicas, restart_request=restart_request(job)
-        ),
-        user,
-    )
-    if spec.reference.template is not None:
-        yield reference_children.service(job)
-        yield with_default_user(
-            reference_children.deployment(
-                job, spec, spec.reference.template, replicas=view.reference_replicas
-            ),
-            user,
-        )
-    if spec.front is not None:
-        yield front_children.service(job)
-        wanted = 0 if view.no_pods_wanted else spec.front.replicas
-        front = front_children.stateful_set(job, spec, spec.front, replicas=wanted)
-        yield with_default_user(front, user)
-    for rollout in spec.rollouts or ():
-        name = labels.pool_name(view.name, rollout.name)
-        yield rollout_children.pool(job, rollout, live_pools.get(name))
-    for pool in view.pools:
-        foreign = made_by_other_job(pool.raw, view.uid)
-        if pool.exists and pool.spec is not None and not pool.errors and not foreign:
-            yield with_default_user(
-                rollout_children.deployment(job, spec, pool.raw, pool.spec, replicas=pool.wanted),
-                user,
-            )
+def _lacks_trainers(observed: ObservedJob, wanted: int) -> bool:
+    return sum(1 for _ in job_view.pods_of_role(observed, labels.TRAINER)) < wanted
 
 
-def _policies(view: JobView) -> tuple[Manifest, ...]:
-    return network_policies.of_job(view.job, view.spec, view.observed.policy_peers)
+def _until_deadline(spec: RLJobSpec, status: RLJobStatus, now: float) -> float | None:
+    """Seconds until a job that goes on has taken too long; None without a limit."""
+    limit = spec.active_deadline_seconds
+    return None if limit is None else max(0.0, limit - _running_for(status, now))
 
 
-def _to_apply(view: JobView, children: list[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
-    """The children that differ from the live ones, and whether any waits until an earlier job's
-    leftovers are garbage-collected.
-
-    A refused child waits until it changes, or the API server accepts it in a dry run.
-    """
-    live_objects = (*view.observed.children, *view.observed.pools)
-    live = {apply_needed.key(child): child for child in live_objects}
-    applies, leftovers = [], False
-    for child in children:
-        existing = live.get(apply_needed.key(child))
-        if existing is None and view.outcome is not None:
-            continue  # a finished job gets nothing new
-        if existing is not None and made_by_other_job(existing, view.uid):
-            leftovers = True
-        elif refused(view.observed.refusals, child):
-            continue
-        elif existing is None or apply_needed.differs(child, existing):
-            applies.append(child)
-    return tuple(applies), leftovers
-
-
-def _pool_refusal(observed: ObservedJob, name: str, children: Sequence[Manifest]) -> str:
-    """Why the pool's Deployment is refused, with paths in the pool."""
-    for child in children:
-        if apply_needed.key(child) == f"Deployment/{name}":
-            message = refused(observed.refusals, child)
-            return explain(child, message, "spec.template") if message else ""
-    return ""
-
-
-def _deletes(view: JobView, *, expired: bool) -> tuple[ObjectDeletion, ...]:
-    """What was removed from the job (pools, pods of the reference, NetworkPolicies), and the job
-    itself after its time to live.
-    """
-    if expired:
-        return (ObjectDeletion(kind="RLJob", name=view.name, uid=view.uid),)
-    kept = {labels.pool_name(view.name, rollout.name) for rollout in view.spec.rollouts or ()}
-    pools = (
-        ObjectDeletion(kind="RolloutPool", name=pool.name, uid=pool.raw["metadata"]["uid"])
-        for pool in view.pools
-        if pool.owned and pool.exists and pool.name not in kept
-    )
-    return (*pools, *_child_deletes(view))
-
-
-def _child_deletes(view: JobView) -> Iterator[ObjectDeletion]:
-    policies = {policy["metadata"]["name"] for policy in _policies(view)}
-    for child in view.observed.children:
-        metadata = child["metadata"]
-        if not rollout_children.is_owned(child, view.uid) or "deletionTimestamp" in metadata:
-            continue
-        if child["kind"] == NETWORK_POLICY:
-            removed = metadata["name"] not in policies
-        else:
-            reference = metadata["name"] == labels.reference_name(view.name)
-            removed = reference and view.spec.reference.template is None
-        if removed:
-            yield ObjectDeletion(kind=child["kind"], name=metadata["name"], uid=metadata["uid"])
-
-
-def _lacks_trainers(view: JobView) -> bool:
-    there = sum(1 for _ in job_view.pods_of_role(view.observed, labels.TRAINER))
-    return not view.no_pods_wanted and there < view.spec.trainer.replicas
-
-
-def _until_deadline(view: JobView) -> float | None:
-    limit = view.spec.active_deadline_seconds
-    if limit is None or view.outcome is not None or view.spec.suspend:
+def _time_to_live(spec: RLJobSpec, status: RLJobStatus, now: float) -> float | None:
+    """Seconds until a finished job is deleted; None if it stays."""
+    ttl, completed = spec.ttl_seconds_after_finished, status.completion_time
+    if ttl is None:
         return None
-    return max(0.0, limit - _running_for(view.status, view.now))
-
-
-def _time_to_live(view: JobView) -> float | None:
-    """Seconds until a finished job is deleted; None if it stays or has not finished."""
-    ttl, completed = view.spec.ttl_seconds_after_finished, view.status.completion_time
-    if ttl is None or view.outcome is None:
-        return None
-    return float(ttl) if completed is None else from_time(completed) + ttl - view.now
+    return float(ttl) if completed is None else from_time(completed) + ttl - now
 
 
 def _events(
-    view: JobView, status: StatusWrite[RLJobStatus], pools: PoolWrites
+    job: Manifest,
+    before: RLJobStatus,
+    write: StatusWrite[RLJobStatus],
+    pools: Iterable[PoolView],
+    pool_writes: PoolWrites,
 ) -> tuple[PlannedEvent, ...]:
-    events = list(job_events(view.job, view.status, status.status)) if status.status else []
-    for pool in view.pools:
-        new = pools[pool.name].status if pool.exists else None
+    events = list(job_events(job, before, write.status)) if write.status else []
+    for pool in pools:
+        new = pool_writes[pool.name].status if pool.exists else None
         if new and not pool.owned:  # the job's events cover its own pools
             events += pool_events(pool.raw, pool.status, new)
     return tuple(events)
@@ -338,7 +196,7 @@ def _memory(
     observed: ObservedJob,
     decision: RosterDecision,
     removals: RemovalDecision,
-    planned: _Children,
+    planned: ChildrenPlan,
 ) -> ReconcileMemory:
     return ReconcileMemory(
         roster=decision.roster or observed.memory.roster,

@@ -43,11 +43,64 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
-class JobView:
-    """One job with everything that belongs to it: the input of every policy.
+class CoordinatorReport:
+    """What the coordinator reported last about rollouts and their sync groups.
 
-    `snapshot` is None unless it comes from the pod that is the coordinator now; `reports` are its
-    member reports by pod uid.
+    `snapshot` is None unless it comes from the pod that is the coordinator now; `members` are its
+    member reports by pod uid. `weight_sync` is `spec.weightSync.enabled`.
+    """
+
+    snapshot: JobSnapshot | None
+    weight_sync: bool
+    members: Mapping[str, MemberReport] = field(default_factory=dict)
+
+    def of(self, pod: PodFacts) -> MemberReport | None:
+        """The report on one rollout; None where the coordinator does not know it."""
+        return self.members.get(pod.uid)
+
+    def is_of(self, group: SyncGroupStatus | None) -> bool:
+        """Whether the coordinator holds the roster of the group's epoch."""
+        if self.snapshot is None or group is None:
+            return False
+        return self.snapshot.roster_epoch == group.epoch
+
+    def group_is_formed(self, name: str, *, epoch: int) -> bool:
+        """Whether a group is known to have a session for the job's roster of `epoch`.
+
+        The session's own epoch may be older: a roster that changes no seat keeps the session.
+        """
+        report = self.snapshot.group(name) if self.snapshot else None
+        if self.snapshot is None or report is None or report.session is None:
+            return False
+        return self.snapshot.roster_epoch == epoch and report.formed
+
+    def holds_weights(self, pod: PodFacts) -> bool:
+        """Whether a rollout serves current weights.
+
+        Without a report the pod's readiness gate is believed. Without weight sync every live
+        rollout counts.
+        """
+        report = self.of(pod)
+        if self.snapshot is None:
+            return bool(pod.gate)
+        if report is None:
+            return False
+        if not self.weight_sync:
+            return report.state in {
+                MemberState.IN_SYNC,
+                MemberState.STALE,
+                MemberState.CATCHING_UP,
+                MemberState.REGISTERED,
+            }
+        return report.state is MemberState.IN_SYNC
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job with everything that belongs to it.
+
+    A policy that reads most of it takes the view; all others, and what a policy calls, take the
+    parts that they read.
     """
 
     observed: ObservedJob
@@ -58,23 +111,20 @@ class JobView:
     outcome: JobOutcome | None
     trainers: tuple[PodFacts, ...]
     coordinator: PodFacts | None
-    snapshot: JobSnapshot | None
+    report: CoordinatorReport
     pools: tuple[PoolView, ...] = ()
-    reports: Mapping[str, MemberReport] = field(default_factory=dict)
 
     @property
     def now(self) -> float:
-        """Unix seconds."""
+        """When the job was observed, in Unix seconds."""
         return self.observed.now
 
     @property
     def name(self) -> str:
-        """The job's name."""
         return self.observed.name
 
     @property
     def uid(self) -> str:
-        """The job's uid."""
         return str(self.job["metadata"]["uid"])
 
     @property
@@ -99,46 +149,14 @@ class JobView:
         return 0 if self.no_pods_wanted and not trained else self.spec.reference.replicas
 
     @property
-    def snapshot_is_current(self) -> bool:
-        """Whether the coordinator has reported that it holds the roster of the current epoch."""
-        if self.snapshot is None or self.group is None:
-            return False
-        return self.snapshot.roster_epoch == self.group.epoch
-
-    def group_is_formed(self, name: str, *, epoch: int) -> bool:
-        """Whether a group is known to have a session for the job's roster of `epoch`.
-
-        The session's own epoch may be older: a roster that changes no seat keeps the session.
-        """
-        report = self.snapshot.group(name) if self.snapshot else None
-        if self.snapshot is None or report is None or report.session is None:
-            return False
-        return self.snapshot.roster_epoch == epoch and report.formed
-
-    @property
     def group(self) -> SyncGroupStatus | None:
         """Status of the job's default sync group; None before the first epoch."""
         return self.status.default_group
 
-    def holds_weights(self, pod: PodFacts) -> bool:
-        """Whether a rollout serves current weights, by the coordinator's report.
-
-        Without a report the pod's readiness gate is believed. Without weight sync every live
-        rollout counts.
-        """
-        report = self.reports.get(pod.uid)
-        if self.snapshot is None:
-            return bool(pod.gate)
-        if report is None:
-            return False
-        if not self.spec.weight_sync.enabled:
-            return report.state in {
-                MemberState.IN_SYNC,
-                MemberState.STALE,
-                MemberState.CATCHING_UP,
-                MemberState.REGISTERED,
-            }
-        return report.state is MemberState.IN_SYNC
+    @property
+    def stopped(self) -> bool:
+        """Whether the job has finished or is suspended."""
+        return self.outcome is not None or self.spec.suspend
 
 
 def should_have_no_pods(spec: RLJobSpec, outcome: JobOutcome | None) -> bool:

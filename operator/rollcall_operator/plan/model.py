@@ -19,6 +19,9 @@ from rollcall_protocol.wire.trust_bundle import TrustBundle
 Manifest = dict[str, Any]
 """A Kubernetes object as a raw dictionary."""
 
+JobKey = tuple[str, str]
+"""Namespace and job name."""
+
 NETWORK_POLICY = "NetworkPolicy"
 """The kind of object."""
 

@@ -2,14 +2,17 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RolloutSpec
+from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan import apply_needed
 from rollcall_operator.plan.children.trainer_ranks import processes_per_pod
-from rollcall_operator.plan.job_view import JobView, PoolView
-from rollcall_operator.plan.model import NETWORK_POLICY, Manifest
+from rollcall_operator.plan.job_view import PoolView
+from rollcall_operator.plan.model import NETWORK_POLICY, Manifest, Refusal
+from rollcall_operator.plan.trainer_restart import live_stateful_set
 from rollcall_protocol import pod_contract
 
 _LONGEST = 800
@@ -19,22 +22,17 @@ _SUSPEND_FIRST = (
 )
 
 
-def live_errors(view: JobView) -> Iterator[str]:
-    """Errors that show only in comparison with the live objects."""
-    yield from _pool_errors(view)
-    if view.spec.suspend or view.outcome is not None:
-        return
-    yield from _frozen_by_running_pods(view)
+def frozen_errors(job: Manifest, trainer: TrainerSpec, live: Iterable[Manifest]) -> Iterator[str]:
+    """Changes that pods started from now on would see, and those that run would not.
 
-
-def _frozen_by_running_pods(view: JobView) -> Iterator[str]:
-    """Changes that pods started from now on would see, and those that run would not."""
-    running = _running_config(view)
+    `live` are the job's children as they are.
+    """
+    running = _running_config(job, live)
     if running is None:
         return
-    if running["trainer_engine"]["config"] != view.spec.trainer.engine.config:
+    if running["trainer_engine"]["config"] != trainer.engine.config:
         yield f"spec.trainer.engine.config: {_SUSPEND_FIRST}"
-    before, now = running.get("trainer_processes", 1), processes_per_pod(view.spec.trainer)
+    before, now = running.get("trainer_processes", 1), processes_per_pod(trainer)
     if now != before:
         yield (
             f"spec.trainer.template: now asks for {now} processes in a pod, one for each "
@@ -42,15 +40,19 @@ def _frozen_by_running_pods(view: JobView) -> Iterator[str]:
         )
 
 
-def _pool_errors(view: JobView) -> Iterator[str]:
-    pools = {pool.name: pool for pool in view.pools}
-    for index, rollout in enumerate(view.spec.rollouts or ()):
+def pool_errors(
+    job: Manifest, rollouts: Iterable[RolloutSpec], pools: Iterable[PoolView]
+) -> Iterator[str]:
+    """What keeps `spec.rollouts` from being carried out on the pools as they are."""
+    found, metadata = {pool.name: pool for pool in pools}, job["metadata"]
+    for index, rollout in enumerate(rollouts):
         path = f"spec.rollouts[{index}]"
-        pool = pools.get(labels.pool_name(view.name, rollout.name))
+        pool = found.get(labels.pool_name(metadata["name"], rollout.name))
         if pool is None or not pool.exists:
             continue
-        if not pool.owned and not made_by_other_job(pool.raw, view.uid) and not may_adopt(view):
-            yield _not_owned(view, f"{path}.name", f"RolloutPool {pool.name}")
+        earlier = made_by_other_job(pool.raw, metadata["uid"])
+        if not pool.owned and not earlier and not may_adopt(job):
+            yield _not_owned(job, f"{path}.name", f"RolloutPool {pool.name}")
         live, most, least = _live_replicas(pool), rollout.max_replicas, rollout.min_replicas
         if str(rollout.replicas) != _recorded(pool):
             continue  # the job's own number is about to be written
@@ -66,19 +68,21 @@ def _pool_errors(view: JobView) -> Iterator[str]:
             )
 
 
-def unowned_errors(view: JobView, children: Sequence[Manifest]) -> Iterator[str]:
+def unowned_errors(
+    job: Manifest, live: Iterable[Manifest], children: Iterable[Manifest]
+) -> Iterator[str]:
     """Objects that exist under the names of the job's children and have another owner, or none, as
     those of a job that was deleted with `--cascade=orphan`.
     """
-    live = {apply_needed.key(child): child for child in view.observed.children}
+    existing = {apply_needed.key(child): child for child in live}
     for child in children:
         key = apply_needed.key(child)
-        if key not in live:
+        if key not in existing:
             continue
-        owners = live[key]["metadata"].get("ownerReferences") or ()
+        owners = existing[key]["metadata"].get("ownerReferences") or ()
         what = key.replace("/", " ")
-        if not owners and not may_adopt(view):
-            yield _not_owned(view, "metadata.name", what)
+        if not owners and not may_adopt(job):
+            yield _not_owned(job, "metadata.name", what)
         elif owners and not any(_is_ours(owner) for owner in owners):
             others = ", ".join(f"{owner.get('kind')} {owner.get('name')}" for owner in owners)
             yield (
@@ -92,17 +96,18 @@ def _is_ours(owner: Manifest) -> bool:
     return str(owner.get("apiVersion", "")).startswith(f"{labels.GROUP}/")
 
 
-def may_adopt(view: JobView) -> bool:
+def may_adopt(job: Manifest) -> bool:
     """Whether the user lets the job take over objects without an owner."""
-    annotations = view.job["metadata"].get("annotations") or {}
+    annotations = job["metadata"].get("annotations") or {}
     return annotations.get(labels.ADOPT_CHILDREN) == "true"
 
 
-def _not_owned(view: JobView, path: str, what: str) -> str:
+def _not_owned(job: Manifest, path: str, what: str) -> str:
+    name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return (
         f"{path}: {what} exists and is not owned by this RLJob; delete it, choose another name, or "
-        f"let the job take over what an earlier one left: kubectl annotate rljob {view.name} -n "
-        f"{view.observed.namespace} {labels.ADOPT_CHILDREN}=true"
+        f"let the job take over what an earlier one left: kubectl annotate rljob {name} -n "
+        f"{namespace} {labels.ADOPT_CHILDREN}=true"
     )
 
 
@@ -126,59 +131,62 @@ def _recorded(pool: PoolView) -> str | None:
     return None if value is None else str(value)
 
 
-def _running_config(view: JobView) -> Any:
+def _running_config(job: Manifest, live: Iterable[Manifest]) -> Any:
     """The settings (JobConfig) in the live StatefulSet; None if it has no pods."""
-    name = f"StatefulSet/{labels.trainer_name(view.name)}"
-    for child in view.observed.children:
-        if apply_needed.key(child) != name or made_by_other_job(child, view.uid):
-            continue
-        if not child["spec"].get("replicas"):
-            return None
-        for container in child["spec"]["template"]["spec"]["containers"]:
-            for variable in container.get("env") or ():
-                if variable["name"] == pod_contract.CONFIG:
-                    return json.loads(variable["value"])
+    trainer = live_stateful_set(job, live)
+    if trainer is None or made_by_other_job(trainer, job["metadata"]["uid"]):
+        return None
+    if not trainer["spec"].get("replicas"):
+        return None
+    for container in trainer["spec"]["template"]["spec"]["containers"]:
+        for variable in container.get("env") or ():
+            if variable["name"] == pod_contract.CONFIG:
+                return json.loads(variable["value"])
     return None
 
 
 # --- children that the API server refuses -------------------------------------------------------
 
 
-def refused(refusals: Any, child: Manifest) -> str:
+def refused(refusals: Mapping[str, Refusal], child: Manifest) -> str:
     """Why the API server refused exactly this child; empty if it did not."""
     refusal = refusals.get(apply_needed.key(child))
     return refusal.message if refusal and refusal.digest == apply_needed.digest(child) else ""
 
 
-def refusal_errors(view: JobView, children: Sequence[Manifest]) -> tuple[str, ...]:
-    """Refusals with paths in the job's spec; those of a pool that it does not own are left out."""
-    places = {
-        f"Deployment/{pool.name}": f"{pool.path}.template" for pool in view.pools if pool.owned
-    }
-    for index, rollout in enumerate(view.spec.rollouts or ()):
-        name = labels.pool_name(view.name, rollout.name)
-        places[f"RolloutPool/{name}"] = f"spec.rollouts[{index}]"
-    places[f"ConfigMap/{labels.trust_name(view.name)}"] = "metadata.name"
-    places[f"StatefulSet/{labels.trainer_name(view.name)}"] = "spec.trainer.template"
-    places[f"Service/{labels.trainer_name(view.name)}"] = "metadata.name"
-    places[f"Deployment/{labels.reference_name(view.name)}"] = "spec.reference.template"
-    places[f"Service/{labels.reference_name(view.name)}"] = "metadata.name"
-    places[f"StatefulSet/{labels.front_name(view.name)}"] = "spec.front.template"
-    places[f"Service/{labels.front_name(view.name)}"] = "metadata.name"
+def refusal_errors(
+    job: str,
+    rollouts: Iterable[RolloutSpec],
+    pools: Iterable[PoolView],
+    *,
+    children: Iterable[Manifest],
+    refusals: Mapping[str, Refusal],
+) -> Iterator[str]:
+    """Refusals of `children` with paths in the spec of the job of this name.
+
+    Those of a pool that it does not own are left out.
+    """
+    places = {f"Deployment/{pool.name}": f"{pool.path}.template" for pool in pools if pool.owned}
+    for index, rollout in enumerate(rollouts):
+        places[f"RolloutPool/{labels.pool_name(job, rollout.name)}"] = f"spec.rollouts[{index}]"
+    places[f"ConfigMap/{labels.trust_name(job)}"] = "metadata.name"
+    places[f"StatefulSet/{labels.trainer_name(job)}"] = "spec.trainer.template"
+    places[f"Service/{labels.trainer_name(job)}"] = "metadata.name"
+    places[f"Deployment/{labels.reference_name(job)}"] = "spec.reference.template"
+    places[f"Service/{labels.reference_name(job)}"] = "metadata.name"
+    places[f"StatefulSet/{labels.front_name(job)}"] = "spec.front.template"
+    places[f"Service/{labels.front_name(job)}"] = "metadata.name"
     for child in children:
-        if child["kind"] == NETWORK_POLICY:
-            places[apply_needed.key(child)] = "spec.networkPolicy"
-    found = []
-    for child in children:
-        message, place = refused(view.observed.refusals, child), places.get(apply_needed.key(child))
+        policy = child["kind"] == NETWORK_POLICY
+        place = "spec.networkPolicy" if policy else places.get(apply_needed.key(child))
+        message = refused(refusals, child)
         if message and place and child["kind"] == "RolloutPool" and _OTHER_JOB in message:
-            found.append(
+            yield (
                 f"{place}.name: RolloutPool {child['metadata']['name']} serves another RLJob; "
                 "choose another name"
             )
         elif message and place:
-            found.append(explain(child, message, place))
-    return tuple(found)
+            yield explain(child, message, place)
 
 
 def explain(child: Manifest, message: str, place: str) -> str:

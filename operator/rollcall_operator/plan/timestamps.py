@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 
 def to_time(seconds: float) -> str:
-    """metav1.Time: whole seconds."""
+    """Unix seconds as a metav1.Time in UTC, whose fraction of a second is cut off."""
     return datetime.fromtimestamp(int(seconds), tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def to_micro_time(seconds: float) -> str:
-    """metav1.MicroTime."""
+    """Unix seconds as a metav1.MicroTime in UTC."""
     return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

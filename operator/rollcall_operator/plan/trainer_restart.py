@@ -2,16 +2,17 @@
 request. The StatefulSet never restarts them by itself (OnDelete).
 """
 
+from collections.abc import Iterable
+
 from rollcall_operator.api import labels
 from rollcall_operator.plan import apply_needed
-from rollcall_operator.plan.job_view import JobView, pods_of_role
-from rollcall_operator.plan.model import Manifest, ObservedJob, PodFacts
+from rollcall_operator.plan.model import Manifest, PodFacts
 
 
-def _live_stateful_set(observed: ObservedJob) -> Manifest | None:
+def live_stateful_set(job: Manifest, children: Iterable[Manifest]) -> Manifest | None:
     """The trainer's StatefulSet in the API server; None if it does not exist."""
-    key = f"StatefulSet/{labels.trainer_name(observed.name)}"
-    return next((c for c in observed.children if apply_needed.key(c) == key), None)
+    key = f"StatefulSet/{labels.trainer_name(job['metadata']['name'])}"
+    return next((child for child in children if apply_needed.key(child) == key), None)
 
 
 def restart_request(job: Manifest) -> str:
@@ -19,34 +20,35 @@ def restart_request(job: Manifest) -> str:
     return str((job["metadata"].get("annotations") or {}).get(labels.RESTART_TRAINER, ""))
 
 
-def outdated_pods(view: JobView) -> list[PodFacts]:
-    """Trainer pods that the StatefulSet made from a former template, while they still run."""
-    live = _live_stateful_set(view.observed)
+def outdated_pods(live: Manifest | None, trainers: Iterable[PodFacts]) -> list[PodFacts]:
+    """Trainer pods that the StatefulSet `live` made from a former template, while they still run.
+
+    `trainers` are also those that are terminating.
+    """
     status: Manifest = (live or {}).get("status") or {}
     newest = status.get("updateRevision", "")
     if live is None or not newest or not _is_observed(live):
         return []
-    pods = pods_of_role(view.observed, labels.TRAINER)
-    return [pod for pod in pods if pod.revision and pod.revision != newest]
+    return [pod for pod in trainers if pod.revision and pod.revision != newest]
 
 
-def pods_to_restart(view: JobView) -> list[PodFacts]:
+def pods_to_restart(
+    job: Manifest, live: Manifest | None, trainers: Iterable[PodFacts]
+) -> list[PodFacts]:
     """Trainer pods to delete, as somebody asked for a restart after they were made.
 
-    They are deleted once the StatefulSet makes their successors from the new template.
+    They are deleted once the StatefulSet `live` makes their successors from the new template.
     """
-    live = _live_stateful_set(view.observed)
-    if live is None or view.no_pods_wanted or view.outcome is not None or not _is_observed(live):
+    if live is None or not _is_observed(live):
         return []
     asked = live["spec"]["template"].get("metadata", {}).get("annotations") or {}
     wanted = {name: asked[name] for name in labels.RESTART_REQUESTS if asked.get(name)}
-    if restart_request(view.job) not in {"", asked.get(labels.RESTART_TRAINER)}:
+    if restart_request(job) not in {"", asked.get(labels.RESTART_TRAINER)}:
         return []  # the new value is about to be written into the template
     return [
         pod
-        for pod in pods_of_role(view.observed, labels.TRAINER)
-        if not pod.terminating
-        and any(pod.restart_requests.get(name) != value for name, value in wanted.items())
+        for pod in trainers
+        if any(pod.restart_requests.get(name) != value for name, value in wanted.items())
     ]
 
 
@@ -57,17 +59,19 @@ def after_restart(job: Manifest) -> str:
     return "training then starts again at step 0, as spec.trainer.checkpoint is not set"
 
 
-def pods_of_earlier_job(view: JobView) -> list[PodFacts]:
+def pods_of_earlier_job(
+    uid: str, live: Manifest | None, pods: Iterable[PodFacts]
+) -> list[PodFacts]:
     """Trainer pods of the job's StatefulSet that were made for an earlier job of this name.
 
-    They hold that job's settings, and the StatefulSet, which was adopted, does not replace them.
+    They hold that job's settings, and the StatefulSet `live`, which was adopted, does not replace
+    them. `uid` is the job's.
     """
-    live = _live_stateful_set(view.observed)
     owners = (live or {}).get("metadata", {}).get("ownerReferences") or ()
-    if not any(owner.get("uid") == view.uid for owner in owners):
+    if not any(owner.get("uid") == uid for owner in owners):
         return []
-    pods = (pod for pod in view.observed.pods if pod.role == labels.TRAINER)
-    return [pod for pod in pods if pod.job_uid != view.uid and not pod.terminating]
+    trainers = (pod for pod in pods if pod.role == labels.TRAINER and not pod.terminating)
+    return [pod for pod in trainers if pod.job_uid != uid]
 
 
 def _is_observed(live: Manifest) -> bool:

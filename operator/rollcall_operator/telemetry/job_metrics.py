@@ -14,12 +14,11 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from rollcall_operator.api.status import RLJobStatus, SyncGroupStatus
+from rollcall_operator.plan.model import JobKey
 from rollcall_operator.plan.status.session_history import session_key
 from rollcall_operator.plan.timestamps import from_time
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState, SessionCause
 from rollcall_protocol.wire.roster import EpochCause
-
-Key = tuple[str, str]  # namespace, job
 
 _JOB = ("namespace", "job")
 _GROUP = (*_JOB, "group")
@@ -55,10 +54,12 @@ class JobMetricsCollector(Collector):
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock` gives Unix seconds."""
         self._clock = clock
-        self._groups: dict[Key, dict[str, _GroupCounts]] = {}
-        self._facts: dict[Key, _JobFacts] = {}
+        self._groups: dict[JobKey, dict[str, _GroupCounts]] = {}
+        self._facts: dict[JobKey, _JobFacts] = {}
 
-    def update(self, key: Key, status: RLJobStatus, *, snapshot: JobSnapshot | None = None) -> None:
+    def update(
+        self, key: JobKey, status: RLJobStatus, *, snapshot: JobSnapshot | None = None
+    ) -> None:
         """Take over a job's status, and what the coordinator that it has now last reported.
 
         Counters count what is new since the last call.
@@ -82,7 +83,7 @@ class JobMetricsCollector(Collector):
             _count_sessions(counts, group, first=first)
             counts.members = group.members
 
-    def forget(self, key: Key) -> None:
+    def forget(self, key: JobKey) -> None:
         """The job is gone: its series end."""
         self._groups.pop(key, None)
         self._facts.pop(key, None)

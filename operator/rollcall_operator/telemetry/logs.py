@@ -38,7 +38,7 @@ class ContextFields(logging.Filter):
     """Copies the context's fields when a record is made, as handlers may run elsewhere."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record."""
+        """Add the fields to the record; True, as every record is kept."""
         for name, value in (_FIELDS.get() or {}).items():
             record.__dict__.setdefault(name, value)
         return True

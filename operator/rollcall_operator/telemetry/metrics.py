@@ -74,7 +74,7 @@ class OperatorMetrics:
         self._queue_depth.set(waiting)
 
     def reconciled(self, *, seconds: float, result: str) -> None:
-        """One reconcile ended."""
+        """One reconcile ended after `seconds`; `result` is ok, retry, error or timeout."""
         self._reconcile_seconds.labels(result).observe(seconds)
 
     def api_request(self, verb: str, resource: str, status: int) -> None:

@@ -11,11 +11,8 @@ from rollcall_operator.telemetry.metrics import OperatorMetrics
 
 log = logging.getLogger(__name__)
 
-Check = Callable[[], str]
-"""Returns what is wrong; empty when nothing is."""
 
-
-class Heartbeat:
+class EventLoopProbe:
     """Detects that the event loop was blocked: a task that runs every second was late."""
 
     def __init__(self, *, bound: float = 10.0, clock: Callable[[], float] = time.monotonic) -> None:
@@ -24,7 +21,7 @@ class Heartbeat:
         self._last = clock()
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Run once a second until cancelled, and log each delay above 1 s."""
         while True:
             self._last = self._clock()
             await asyncio.sleep(1.0)
@@ -39,9 +36,14 @@ class Heartbeat:
 
 
 class ProbeServer:
-    """Serves /healthz, /readyz and /metrics on one port until closed."""
+    """Serves /healthz, /readyz and /metrics on one port until closed.
 
-    def __init__(self, *, metrics: OperatorMetrics, live: Check, ready: Check) -> None:
+    `live` and `ready` return what is wrong; empty when nothing is.
+    """
+
+    def __init__(
+        self, *, metrics: OperatorMetrics, live: Callable[[], str], ready: Callable[[], str]
+    ) -> None:
         self._metrics = metrics
         self._checks = {"/healthz": live, "/readyz": ready}
         self._runner: web.AppRunner | None = None
@@ -65,7 +67,7 @@ class ProbeServer:
         self.port = runner.addresses[0][1]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; without effect before `start`."""
         if self._runner is not None:
             await self._runner.cleanup()
 

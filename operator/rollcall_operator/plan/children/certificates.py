@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollcall_operator.api import labels
+from rollcall_operator.plan.children.child_objects import child_metadata
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol.pod_contract import TRUST_FILE
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_protocol.wire.trust_bundle import TrustBundle
 
 _END = "-----END CERTIFICATE-----"
 _EARLIER = 3
@@ -63,6 +66,21 @@ def believed_authorities(job: Manifest, live: Iterable[Manifest], own: str) -> s
         return str(bundle)
     earlier = [each for each in _certificates(_live_bundle(job, live)) if each != own]
     return "".join((own, *earlier[:_EARLIER]))
+
+
+def trust_config_map(job: Manifest, trust: TrustBundle, authorities: str) -> Manifest:
+    """The ConfigMap with what workers need to check tokens and servers, which is public data.
+
+    It is the job's copy of `trust`, with the authorities (PEM) that its clients are to believe. The
+    same values always give the same text.
+    """
+    name, bundle = job["metadata"]["name"], replace(trust, authorities=authorities)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": child_metadata(job, labels.trust_name(name), labels.TRAINER),
+        "data": {TRUST_FILE: json.dumps(encode(bundle), sort_keys=True)},
+    }
 
 
 def _live_bundle(job: Manifest, live: Iterable[Manifest]) -> str:

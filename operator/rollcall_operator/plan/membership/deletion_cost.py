@@ -1,10 +1,10 @@
 """Which rollouts are deleted when a pool is scaled down: those that cost least to lose."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import IntEnum
 
 from rollcall_operator.api import labels
-from rollcall_operator.plan.job_view import JobView, PoolView
+from rollcall_operator.plan.job_view import CoordinatorReport, PoolView
 from rollcall_operator.plan.model import DeletionCost, Manifest, PodFacts
 from rollcall_protocol.wire.job_snapshot import MemberState
 
@@ -18,51 +18,59 @@ class CostRank(IntEnum):
     NEWEST = -1
 
 
-def deletion_costs(view: JobView, applies: Collection[Manifest]) -> Iterator[DeletionCost]:
+def deletion_costs(
+    pools: Iterable[PoolView],
+    report: CoordinatorReport,
+    *,
+    live: Iterable[Manifest],
+    applies: Iterable[Manifest],
+) -> Iterator[DeletionCost]:
     """Annotations for the pods of pools whose Deployment is about to be scaled down.
 
     Only pods that are to be deleted get one, and a leftover one is removed from those that stay;
     a leftover elsewhere does no harm, as nothing else reads it. Costs that the user's template
-    sets are left unchanged.
+    sets are left unchanged. `live` are the job's children as they are, `applies` those to apply.
     """
-    lowered = {
-        body["metadata"]["name"]: body["spec"]["replicas"]
-        for body in applies
-        if body["kind"] == "Deployment"
-    }
-    live = {
+    lowered, replicas = _replicas(applies), _replicas(live)
+    for pool in pools:
+        wanted, before = lowered.get(pool.name), replicas.get(pool.name)
+        if wanted and before is not None and wanted < before and not _set_by_template(pool):
+            yield from _costs(pool.pods, report, wanted)
+
+
+def _replicas(children: Iterable[Manifest]) -> dict[str, int]:
+    """Of Deployments, by name."""
+    return {
         child["metadata"]["name"]: child["spec"].get("replicas", 1)
-        for child in view.observed.children
+        for child in children
         if child["kind"] == "Deployment"
     }
-    for pool in view.pools:
-        wanted, before = lowered.get(pool.name), live.get(pool.name)
-        if wanted and before is not None and wanted < before and not _set_by_template(pool):
-            yield from _costs(view, pool, wanted)
 
 
-def _costs(view: JobView, pool: PoolView, wanted: int) -> Iterator[DeletionCost]:
-    order = sorted(pool.pods, key=lambda pod: _deletion_order(view, pod))
+def _costs(
+    pods: Collection[PodFacts], report: CoordinatorReport, wanted: int
+) -> Iterator[DeletionCost]:
+    order = sorted(pods, key=lambda pod: _deletion_order(pod, _rank(pod, report)))
     to_delete = order[: max(0, len(order) - wanted)]
     for pod in order:
-        cost = str(int(_rank(view, pod))) if pod in to_delete else None
+        cost = str(int(_rank(pod, report))) if pod in to_delete else None
         if cost != pod.deletion_cost:
             yield DeletionCost(pod=pod.name, uid=pod.uid, cost=cost)
 
 
-def _deletion_order(view: JobView, pod: PodFacts) -> tuple[object, ...]:
+def _deletion_order(pod: PodFacts, rank: CostRank) -> tuple[object, ...]:
     """The ReplicaSet controller's own order as far as it comes before costs, then the rank."""
     unready = (bool(pod.node), pod.phase == "Running", pod.ready)
-    return (*unready, _rank(view, pod), -pod.created, pod.name)
+    return (*unready, rank, -pod.created, pod.name)
 
 
-def _rank(view: JobView, pod: PodFacts) -> CostRank:
-    report = view.reports.get(pod.uid)
-    if report is not None and report.state in {MemberState.DRAINING, MemberState.GONE}:
+def _rank(pod: PodFacts, report: CoordinatorReport) -> CostRank:
+    member = report.of(pod)
+    if member is not None and member.state in {MemberState.DRAINING, MemberState.GONE}:
         return CostRank.DRAINING
-    if not view.holds_weights(pod):
+    if not report.holds_weights(pod):
         return CostRank.BEHIND
-    if report is not None and report.running == 0:
+    if member is not None and member.running == 0:
         return CostRank.IDLE
     return CostRank.NEWEST
 

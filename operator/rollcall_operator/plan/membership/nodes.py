@@ -4,11 +4,9 @@ A rollout leaves a node that will terminate at once: it is deleted, which drains
 started elsewhere. A trainer stays until the end, since moving it costs a restart in any case.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from rollcall_operator.api import labels
-from rollcall_operator.plan.job_view import JobView
-from rollcall_operator.plan.model import Manifest, NodeFacts, PodDeletion, PodFacts, Taint
+from rollcall_operator.plan.model import Manifest, NodeFacts, PodFacts, Taint
 
 # Set by: AWS's termination handler (spot interruption, maintenance, end of a scaling group's
 # instance), GKE, Karpenter, the cluster autoscaler, AKS's node auto-drain. Taints that only name
@@ -44,45 +42,31 @@ def node_facts(node: Manifest, keys: Collection[str]) -> NodeFacts | None:
     return NodeFacts(name, preempted, lost) if preempted or lost else None
 
 
-def rollouts_on_terminating_nodes(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
-    """Rollouts that must leave their node, and the taint. One that tolerates it may stay."""
-    for pool in view.pools:
-        for pod in pool.pods:
-            taint = _termination_taint(view, pod)
-            if taint is not None:
+def pods_on_terminating_nodes(
+    pods: Iterable[PodFacts], nodes: Mapping[str, NodeFacts]
+) -> Iterator[tuple[PodFacts, Taint]]:
+    """Pods whose node (in `nodes`, by name) will terminate, and the first taint that says so.
+
+    A pod that tolerates the taint may stay, and is left out.
+    """
+    for pod in pods:
+        node = nodes.get(pod.node)
+        for taint in node.preempted if node else ():
+            if not any(toleration.covers(taint) for toleration in pod.tolerations):
                 yield pod, taint
+                break
 
 
-def trainers_on_terminating_nodes(view: JobView) -> Iterable[tuple[PodFacts, Taint]]:
-    """Trainer pods on a node that will terminate, and the taint."""
-    for pod in view.trainers:
-        taint = _termination_taint(view, pod)
-        if taint is not None:
-            yield pod, taint
-
-
-def trainers_stuck_on_lost_nodes(view: JobView) -> Iterable[tuple[PodFacts, float]]:
+def trainers_stuck_on_lost_nodes(
+    trainers: Iterable[PodFacts], nodes: Mapping[str, NodeFacts], *, now: float
+) -> Iterator[tuple[PodFacts, float]]:
     """Trainer pods that terminate on a lost node, each with seconds until it is force-deleted.
 
     A StatefulSet creates no pod of a name while the old one's object exists, and only the lost
     node's kubelet would remove that. Should the old pod still run out there, it has no power over
     members that know its successor: rosters name the coordinator by its pod's uid.
     """
-    for pod in view.observed.pods:
-        node = view.observed.nodes.get(pod.node)
-        ours = pod.role == labels.TRAINER and pod.job_uid == view.uid
-        if ours and pod.leaves_by is not None and node is not None and node.lost:
-            yield pod, max(0.0, pod.leaves_by + _SLACK - view.now)
-
-
-def force_deletion(pod: PodFacts) -> PodDeletion:
-    """Delete a pod's object without waiting for its node."""
-    return PodDeletion.of(pod, force=True)
-
-
-def _termination_taint(view: JobView, pod: PodFacts) -> Taint | None:
-    node = view.observed.nodes.get(pod.node)
-    for taint in node.preempted if node else ():
-        if not any(toleration.covers(taint) for toleration in pod.tolerations):
-            return taint
-    return None
+    for pod in trainers:
+        node = nodes.get(pod.node)
+        if pod.leaves_by is not None and node is not None and node.lost:
+            yield pod, max(0.0, pod.leaves_by + _SLACK - now)

@@ -4,12 +4,12 @@ A pod is absent while the coordinator reports it as Suspect or Gone, or does not
 """
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import AbsentPods, PodFacts
-from rollcall_protocol.wire.job_snapshot import UNTRUSTED, MemberState
+from rollcall_protocol.wire.job_snapshot import UNTRUSTED, MemberReport, MemberState
 
 GONE_SECONDS = 5.0
 """A rollout that left its session in order is replaced after this long. One whose container is
@@ -30,6 +30,20 @@ class ReplacementDecision:
     wait: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Rollout:
+    """A rollout, what the coordinator reports of it, and since when it is absent (Unix seconds)."""
+
+    pod: PodFacts
+    report: MemberReport | None
+    since: float | None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has left its session in order."""
+        return self.report is not None and self.report.state is MemberState.GONE
+
+
 def decide_replacements(view: JobView) -> ReplacementDecision:
     """Rollouts to replace now.
 
@@ -37,20 +51,32 @@ def decide_replacements(view: JobView) -> ReplacementDecision:
     They begin again with a new incarnation of the coordinator, which the rollouts have yet to
     find. After a restart of the operator an absence began when the readiness gate was closed.
     """
-    if view.outcome is not None or view.spec.suspend:
+    if view.stopped:
         return ReplacementDecision()
-    if view.snapshot is None or not view.snapshot_is_current:
-        return ReplacementDecision(absences=view.observed.memory.absences)
-    coordinator = (view.snapshot.pod_uid, view.snapshot.boot)
-    since = _absent_since(view, coordinator)
+    report, snapshot, now = view.report, view.report.snapshot, view.now
+    before = view.observed.memory.absences
+    if snapshot is None or not report.is_of(view.group):
+        return ReplacementDecision(absences=before)
+    coordinator = (snapshot.pod_uid, snapshot.boot)
+    kept = before.since if before is not None and before.coordinator == coordinator else {}
+    started = view.coordinator.started if view.coordinator else None
+    since = {}
+    for pod in (pod for pool in view.pools for pod in pool.pods):
+        if _is_absent(pod, report.of(pod)):
+            first = _since_gate_closed(pod, started, now) if before is None else now
+            since[pod.uid] = kept.get(pod.uid, first)
+    bound = float(view.spec.membership.replace_after_seconds)
     chosen: list[tuple[PodFacts, str]] = []
     waits: list[float] = []
     for pool in view.pools:
-        chosen += list(_drained(view, pool, since))
-        waits += [w for pod in pool.pods if (w := _gone_in(view, pod, since)) is not None]
-        absent, wait = _absent_too_long(view, pool, since)
+        rollouts = [_Rollout(pod, report.of(pod), since.get(pod.uid)) for pod in pool.pods]
+        chosen += [(r.pod, why) for r in rollouts if (why := _drained(r, now)) is not None]
+        waits += [wait for r in rollouts if (wait := _gone_in(r, now)) is not None]
+        under_way = _replacements_under_way(pool, view.observed.pods, bound=bound, now=now)
+        cap = max(1, pool.wanted // PODS_PER_REPLACEMENT)
+        absent, later = _absent_too_long(rollouts, most=cap - under_way, bound=bound, now=now)
         chosen += absent
-        waits += [] if wait is None else [wait]
+        waits += later
     return ReplacementDecision(
         tuple(chosen),
         AbsentPods(coordinator, since),
@@ -58,71 +84,84 @@ def decide_replacements(view: JobView) -> ReplacementDecision:
     )
 
 
+def _is_absent(pod: PodFacts, report: MemberReport | None) -> bool:
+    if not (pod.running and pod.up and pod.ip):
+        return False  # it is starting, or the kubelet restarts it
+    return report is None or report.state in _ABSENT
+
+
+def _since_gate_closed(pod: PodFacts, started: float | None, now: float) -> float:
+    """When the gate was closed for absence, but not before the coordinator `started`."""
+    closed = pod.gate is False and pod.gate_reason in _GATE_REASONS_OF_ABSENT
+    if not closed or pod.gate_since is None or started is None:
+        return now
+    return min(now, max(pod.gate_since, started))
+
+
 # --- drained on request -------------------------------------------------------------------------
 
 
-def _drained(
-    view: JobView, pool: PoolView, since: Mapping[str, float]
-) -> Iterator[tuple[PodFacts, str]]:
-    for pod in pool.pods:
-        report = view.reports.get(pod.uid)
-        if report is None:
-            continue
-        # A drain by a signal comes from the kubelet, which starts the container again.
-        on_request = report.reason not in signal.Signals.__members__
-        gone_in = _gone_in(view, pod, since)
-        if (report.state is MemberState.DRAINING and on_request) or gone_in == 0.0:
-            yield pod, f"it was drained ({report.reason or 'on request'})"
-
-
-def _gone_in(view: JobView, pod: PodFacts, since: Mapping[str, float]) -> float | None:
-    """Seconds until a rollout that left in order is replaced; None for any other."""
-    report, began = view.reports.get(pod.uid), since.get(pod.uid)
-    if report is None or report.state is not MemberState.GONE or began is None:
+def _drained(rollout: _Rollout, now: float) -> str | None:
+    """Why a rollout that was drained is replaced now; None if it is not."""
+    report = rollout.report
+    if report is None:
         return None
-    return max(0.0, began + GONE_SECONDS - view.now)
+    # A drain by a signal comes from the kubelet, which starts the container again.
+    on_request = report.reason not in signal.Signals.__members__
+    drains = report.state is MemberState.DRAINING and on_request
+    if drains or _gone_in(rollout, now) == 0.0:
+        return f"it was drained ({report.reason or 'on request'})"
+    return None
+
+
+def _gone_in(rollout: _Rollout, now: float) -> float | None:
+    """Seconds until a rollout that left in order is replaced; None for any other."""
+    if not rollout.is_gone or rollout.since is None:
+        return None
+    return max(0.0, rollout.since + GONE_SECONDS - now)
 
 
 # --- absent for long ----------------------------------------------------------------------------
 
 
 def _absent_too_long(
-    view: JobView, pool: PoolView, since: Mapping[str, float]
-) -> tuple[list[tuple[PodFacts, str]], float | None]:
-    """Pods absent for `replaceAfterSeconds`, as far as the cap allows, and seconds to the next.
+    rollouts: Iterable[_Rollout], *, most: int, bound: float, now: float
+) -> tuple[list[tuple[PodFacts, str]], list[float]]:
+    """Of one pool at most `most` pods that are absent for `bound` seconds, and seconds to others.
 
     The cap guards against a mistake, such as a network cut between a coordinator and all its
     rollouts. It counts successors that are young or still to come, which the API server knows:
     so a restart of the operator does not begin a new count.
     """
-    bound = float(view.spec.membership.replace_after_seconds)
     if bound == 0:
-        return [], None
-    absent = sorted(
-        (pod for pod in pool.pods if pod.uid in since and not _is_gone(view, pod)),
-        key=lambda pod: (since[pod.uid], pod.name),
+        return [], []
+    left = sorted(
+        (
+            (r.since + bound - now, r.pod.name, r)
+            for r in rollouts
+            if r.since is not None and not r.is_gone
+        ),
+        key=lambda item: item[:2],
     )
-    left = {pod.uid: since[pod.uid] + bound - view.now for pod in absent}
-    due = [pod for pod in absent if left[pod.uid] <= 0]
-    cap = max(1, pool.wanted // PODS_PER_REPLACEMENT)
-    chosen = due[: max(0, cap - _replacements_under_way(view, pool, bound))]
-    later = [left[pod.uid] for pod in absent if left[pod.uid] > 0]
+    due = [rollout for seconds, _, rollout in left if seconds <= 0]
+    chosen = due[: max(0, most)]
+    later = [seconds for seconds, _, _ in left if seconds > 0]
     if len(chosen) < len(due):
         later.append(_RETRY_SECONDS)
-    return [(pod, _why(view, pod, bound)) for pod in chosen], min(later, default=None)
+    return [(rollout.pod, _why(rollout.report, bound)) for rollout in chosen], later
 
 
-def _replacements_under_way(view: JobView, pool: PoolView, bound: float) -> int:
-    young = sum(view.now - pod.created < bound for pod in pool.pods)
+def _replacements_under_way(
+    pool: PoolView, pods: Iterable[PodFacts], *, bound: float, now: float
+) -> int:
+    young = sum(now - pod.created < bound for pod in pool.pods)
     leaving = sum(
-        pod.pool == pool.name and pod.leaves_by is not None and pod.leaves_by > view.now
-        for pod in view.observed.pods
+        pod.pool == pool.name and pod.leaves_by is not None and pod.leaves_by > now for pod in pods
     )
     return max(leaving, pool.wanted - len(pool.pods) + young)
 
 
-def _why(view: JobView, pod: PodFacts, bound: float) -> str:
-    report = view.reports.get(pod.uid)
+def _why(report: MemberReport | None, bound: float) -> str:
     text = f"{report.state}: {report.why}" if report else "it never registered"
     excluded = report is not None and report.cause in UNTRUSTED
     done = "excluded" if excluded else "not reached"
@@ -130,32 +169,3 @@ def _why(view: JobView, pod: PodFacts, bound: float) -> str:
         f"the coordinator has {done} it for more than {bound:.0f} s, "
         f"spec.membership.replaceAfterSeconds ({text})"
     )
-
-
-def _is_gone(view: JobView, pod: PodFacts) -> bool:
-    report = view.reports.get(pod.uid)
-    return report is not None and report.state is MemberState.GONE
-
-
-def _absent_since(view: JobView, coordinator: tuple[str, int]) -> dict[str, float]:
-    before = view.observed.memory.absences
-    kept = before.since if before is not None and before.coordinator == coordinator else {}
-    found = {}
-    for pool in view.pools:
-        for pod in pool.pods:
-            if not (pod.running and pod.up and pod.ip):
-                continue  # it is starting, or the kubelet restarts it
-            report = view.reports.get(pod.uid)
-            if report is None or report.state in _ABSENT:
-                first = _since_gate_closed(view, pod) if before is None else view.now
-                found[pod.uid] = kept.get(pod.uid, first)
-    return found
-
-
-def _since_gate_closed(view: JobView, pod: PodFacts) -> float:
-    """When the gate was closed for absence, but not before the coordinator started."""
-    started = view.coordinator.started if view.coordinator else None
-    closed = pod.gate is False and pod.gate_reason in _GATE_REASONS_OF_ABSENT
-    if not closed or pod.gate_since is None or started is None:
-        return view.now
-    return min(view.now, max(pod.gate_since, started))

@@ -1,142 +1,85 @@
-"""The conditions of a job, and the phase that sums them up."""
+"""The conditions of a job."""
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rollcall_operator.api import labels
-from rollcall_operator.api.conditions import (
-    PROBLEM_REASONS,
-    JobCondition,
-    JobPhase,
-    PoolCondition,
-    Reason,
-)
-from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStatus
-from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.api.rljob import RLJobSpec, WeightSyncSpec
+from rollcall_operator.api.roles import ReferenceSpec
+from rollcall_operator.api.status import Condition
+from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan.failure import JobOutcome
+from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView, pods_of_role
 from rollcall_operator.plan.model import Manifest, PodFacts
-from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
+from rollcall_operator.plan.status.condition_state import (
+    SUSPENDED_TEXT,
+    ConditionState,
+    is_true,
+    is_unknown,
+    reason_of,
+)
 from rollcall_operator.plan.status.coordinator_contact import (
-    contact_failure,
+    CoordinatorContact,
     coordinator_connected,
 )
 from rollcall_operator.plan.status.enforced_policies import network_policies_enforced
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
-from rollcall_operator.plan.status.refused_pods import refused_pods
+from rollcall_operator.plan.status.refused_pods import creation_failures, refused_pods
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
-from rollcall_operator.plan.timestamps import to_time
-from rollcall_operator.plan.trainer_restart import after_restart, outdated_pods
+from rollcall_operator.plan.trainer_restart import after_restart, live_stateful_set, outdated_pods
 from rollcall_protocol.wire.job_snapshot import MemberState
 
-_LONGEST = 2000
 _MOST_ERRORS = 8
 _NAMED_PODS = 4
-_STATUSES: dict[bool | None, Literal["True", "False", "Unknown"]] = {
-    True: "True",
-    False: "False",
-    None: "Unknown",
-}
 _SILENT = "the coordinator does not report; condition CoordinatorConnected says why"
 
 
-def merge_conditions(
-    old: Iterable[Condition], states: Iterable[ConditionState], *, generation: int, now: float
-) -> tuple[Condition, ...]:
-    """The conditions with `states` written over; those without a new state stay as they are.
-
-    lastTransitionTime changes only when the condition's status does.
-    """
-    merged = {condition.type: condition for condition in old}
-    for state in states:
-        status = _STATUSES[state.status]
-        last = merged.get(state.type)
-        unchanged = last is not None and last.status == status
-        merged[str(state.type)] = Condition(
-            type=str(state.type),
-            status=status,
-            observed_generation=generation,
-            last_transition_time=last.last_transition_time if last and unchanged else to_time(now),
-            reason=str(state.reason),
-            message=state.message[:_LONGEST],
-        )
-    return tuple(merged.values())
-
-
-def is_true(conditions: Iterable[Condition], kind: JobCondition | PoolCondition) -> bool:
-    """Whether a condition is present and True."""
-    return any(c.type == kind and c.status == "True" for c in conditions)
-
-
-def is_unknown(conditions: Iterable[Condition], kind: JobCondition) -> bool:
-    """Whether a condition is present and Unknown."""
-    return any(c.type == kind and c.status == "Unknown" for c in conditions)
-
-
-def reason_of(conditions: Iterable[Condition], kind: JobCondition) -> str:
-    """Reason of a condition; empty if it is absent."""
-    return next((c.reason for c in conditions if c.type == kind), "")
-
-
-def notable_conditions(
-    status: RLJobStatus | RolloutPoolStatus, *, problems_only: bool
-) -> list[tuple[str, ...]]:
-    """The parts of the conditions whose change is worth a write: problems with their messages, of
-    the others only whether they are True.
-    """
-    notable: list[tuple[str, ...]] = []
-    for c in status.conditions:
-        if c.reason in PROBLEM_REASONS:
-            notable.append((c.type, c.status, c.reason, c.message))
-        elif not problems_only:
-            notable.append((c.type, c.status))
-    return notable
-
-
-def phase_of(conditions: Sequence[Condition]) -> JobPhase:
-    """The conditions in one word."""
-    if is_true(conditions, JobCondition.FAILED):
-        return JobPhase.FAILED
-    if is_true(conditions, JobCondition.SUCCEEDED):
-        return JobPhase.SUCCEEDED
-    if is_true(conditions, JobCondition.SUSPENDED):
-        return JobPhase.SUSPENDED
-    if is_true(conditions, JobCondition.RUNNING):
-        return JobPhase.RUNNING
-    if is_unknown(conditions, JobCondition.RUNNING):
-        return JobPhase.UNKNOWN
-    if reason_of(conditions, JobCondition.RUNNING) == Reason.RESTARTING:
-        return JobPhase.RESTARTING
-    if is_true(conditions, JobCondition.VALIDATED) and reason_of(conditions, JobCondition.RUNNING):
-        return JobPhase.STARTING
-    return JobPhase.PENDING
-
-
-# --- one function for each condition ------------------------------------------------------------
-
-
-def job_conditions(view: JobView, errors: Sequence[str], epoch: int) -> list[ConditionState]:
+def job_conditions(
+    view: JobView, contact: CoordinatorContact, errors: Sequence[str], epoch: int
+) -> list[ConditionState]:
     """All conditions of a job whose spec could be read; `epoch` is the one in force now.
 
     A wrong spec of which nothing was created yet has no other conditions.
     """
-    found = [validated(errors), _suspended(view)]
-    if errors and view.status.trainer is None and view.outcome is None:
+    spec, outcome, before = view.spec, view.outcome, view.status.conditions
+    found = [validated(errors), _suspended(view.job, suspended=spec.suspend and outcome is None)]
+    if errors and view.status.trainer is None and outcome is None:
         return found
-    if view.outcome is not None:
-        return [*found, *_finished(view)]
-    trainer = _trainer_ready(view)
-    found += [_trainer_up_to_date(view), *coordinator_connected(view)]
-    found += network_policies_enforced(view)
-    if view.spec.algorithm is None:  # a supervised job has no rollouts
-        return [*found, trainer, _running(view, trainer, None)]
-    of_rollouts = (
-        _rollouts_ready(view),
-        *_weights_in_sync(view, epoch),
-        *rewards_usable(view),
+    if outcome is not None:
+        return [*found, *_finished(outcome, spec if view.no_pods_wanted else None)]
+    live = live_stateful_set(view.job, view.observed.children)
+    trainers = pods_of_role(view.observed, labels.TRAINER)
+    found.append(_trainer_up_to_date(view.job, outdated_pods(live, trainers)))
+    enforced = network_policies_enforced(
+        before,
+        job=view.name,
+        enabled=spec.network_policy.enabled,
+        enforced=view.observed.policies_enforced,
     )
-    reference = _reference_ready(view)
-    of_reference = () if reference is None else (reference,)
-    running = _running(view, trainer, reference)
-    return [*found, trainer, *of_reference, *of_rollouts, running]
+    if spec.suspend:
+        found += [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT) for kind in _need_pods(spec)]
+        return [*found, *enforced, *rewards_usable(spec.reward, view.report.snapshot)]
+    report = view.report
+    failures = creation_failures(view.observed)
+    trainer = _trainer_ready(spec.trainer, view.trainers, view.name, failures)
+    found += [*coordinator_connected(contact), *enforced, trainer]
+    if spec.algorithm is None:  # a supervised job has no rollouts
+        return [*found, _running(before, trainer, contact, serving=(), least=0, unready=None)]
+    reference = _reference_ready(spec.reference, view.references, view.name, failures)
+    if reference is not None:
+        found.append(reference)
+    found.append(_rollouts_ready(view.pools, failures))
+    found += _weights_in_sync(spec.weight_sync, report, contact, before, epoch)
+    found += rewards_usable(spec.reward, report.snapshot)
+    running = _running(
+        before,
+        trainer,
+        contact,
+        serving=[pod for pool in view.pools for pod in pool.pods if report.holds_weights(pod)],
+        least=spec.membership.min_rollouts,
+        unready=None if any(pod.ready for pod in view.references) else reference,
+    )
+    return [*found, running]
 
 
 def validated(errors: Sequence[str]) -> ConditionState:
@@ -151,142 +94,145 @@ def _false(kind: JobCondition, reason: Reason, message: str) -> ConditionState:
     return ConditionState(kind, False, reason, message)
 
 
-def _suspended(view: JobView) -> ConditionState:
+def _suspended(job: Manifest, *, suspended: bool) -> ConditionState:
     kind = JobCondition.SUSPENDED
-    if view.spec.suspend and view.outcome is None:
+    if suspended:
         text = (
             "spec.suspend is true: the job has no pods; set it to false to resume: "
-            f"{after_restart(view.job)}"
+            f"{after_restart(job)}"
         )
         return ConditionState(kind, True, Reason.SUSPENDED, text)
     return _false(kind, Reason.NOT_SUSPENDED, "the job is not suspended")
 
 
-def _finished(view: JobView) -> Iterator[ConditionState]:
-    outcome = view.outcome
-    if outcome is None:
-        raise ValueError("the job has not finished")
+def _need_pods(spec: RLJobSpec) -> Iterator[JobCondition]:
+    """Conditions that are False while the job has no pods."""
+    yield JobCondition.COORDINATOR_CONNECTED
+    yield JobCondition.TRAINER_READY
+    if spec.reference.template is not None:
+        yield JobCondition.REFERENCE_READY
+    if spec.algorithm is not None:
+        yield JobCondition.ROLLOUTS_READY
+        yield JobCondition.WEIGHTS_IN_SYNC
+    yield JobCondition.RUNNING
+
+
+def _finished(outcome: JobOutcome, without_pods: RLJobSpec | None) -> Iterator[ConditionState]:
+    """`without_pods`: the spec of a job whose pods are deleted at its end."""
     message = f"the job has finished: {outcome.message}"
-    if view.no_pods_wanted:
-        kinds = [
-            JobCondition.TRAINER_READY,
-            JobCondition.TRAINER_UP_TO_DATE,
-            JobCondition.COORDINATOR_CONNECTED,
-        ]
-        if view.spec.reference.template is not None:
-            kinds.append(JobCondition.REFERENCE_READY)
-        if view.spec.algorithm is not None:
-            kinds += [JobCondition.ROLLOUTS_READY, JobCondition.WEIGHTS_IN_SYNC]
-        for kind in kinds:
-            yield _false(kind, Reason.FINISHED, message)
-    yield _false(JobCondition.RUNNING, Reason.FINISHED, message)
+    kinds = [JobCondition.RUNNING]
+    if without_pods is not None:
+        kinds = [JobCondition.TRAINER_UP_TO_DATE, *_need_pods(without_pods)]
+    for kind in kinds:
+        yield _false(kind, Reason.FINISHED, message)
     yield ConditionState(outcome.condition, True, outcome.reason, outcome.message)
 
 
-def _trainer_ready(view: JobView) -> ConditionState:
-    kind = JobCondition.TRAINER_READY
-    if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
-    child = f"StatefulSet/{labels.trainer_name(view.name)}"
-    template, path = view.spec.trainer.template, "spec.trainer.template"
-    found = pod_problem(view, view.trainers, template, path=path, child=child)
-    if found:
-        return _false(kind, found.reason, found.message)
-    ready, wanted = sum(p.ready for p in view.trainers), view.spec.trainer.replicas
+def _all_ready(
+    kind: JobCondition, pods: str, problem: PodProblem | None, *, ready: int, wanted: int
+) -> ConditionState:
+    """Whether `ready` reaches `wanted`; `pods` is what is counted, for the message."""
+    if problem is not None:
+        return _false(kind, problem.reason, problem.message)
+    text = f"{ready} of {wanted} {pods} are ready"
     if ready < wanted:
-        text = f"{ready} of {wanted} trainer pods are ready"
         return _false(kind, Reason.STARTING, text)
-    return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} trainer pods are ready")
+    return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} {pods} are ready")
 
 
-def _trainer_up_to_date(view: JobView) -> ConditionState:
+def _trainer_ready(
+    trainer: TrainerSpec, pods: Sequence[PodFacts], job: str, failures: Mapping[str, str]
+) -> ConditionState:
+    child = f"StatefulSet/{labels.trainer_name(job)}"
+    path = "spec.trainer.template"
+    problem = pod_problem(pods, trainer.template, failures, path=path, child=child)
+    ready, wanted = sum(pod.ready for pod in pods), trainer.replicas
+    kind = JobCondition.TRAINER_READY
+    return _all_ready(kind, "trainer pods", problem, ready=ready, wanted=wanted)
+
+
+def _trainer_up_to_date(job: Manifest, outdated: Sequence[PodFacts]) -> ConditionState:
     """Whether the trainer's pods were made from the present spec; they never restart by it."""
-    kind, outdated = JobCondition.TRAINER_UP_TO_DATE, outdated_pods(view)
+    kind, metadata = JobCondition.TRAINER_UP_TO_DATE, job["metadata"]
     if not outdated:
         text = "no trainer pod runs with an earlier template"
         return ConditionState(kind, True, Reason.UP_TO_DATE, text)
     text = (
         "spec.trainer.template or settings of the job have changed, and trainer pods run with the "
         f"former ones until they restart: {len(outdated)}, the first is {outdated[0].name}. "
-        f"kubectl annotate rljob {view.name} -n {view.observed.namespace} "
-        f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(view.job)}'
+        f"kubectl annotate rljob {metadata['name']} -n {metadata['namespace']} "
+        f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(job)}'
     )
     return _false(kind, Reason.RESTART_NEEDED, text)
 
 
-def _reference_ready(view: JobView) -> ConditionState | None:
+def _reference_ready(
+    reference: ReferenceSpec, pods: Sequence[PodFacts], job: str, failures: Mapping[str, str]
+) -> ConditionState | None:
     """Whether all of the reference's own pods are ready; None if it has none."""
-    kind, reference = JobCondition.REFERENCE_READY, view.spec.reference
     if reference.template is None:
         return None
-    if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
-    child = f"Deployment/{labels.reference_name(view.name)}"
-    template, path = reference.template, "spec.reference.template"
-    found = pod_problem(view, view.references, template, path=path, child=child)
-    if found:
-        return _false(kind, found.reason, found.message)
-    ready, wanted = sum(p.ready for p in view.references), reference.replicas
-    if ready < wanted:
-        return _false(kind, Reason.STARTING, f"{ready} of {wanted} reference pods are ready")
-    text = f"{wanted} of {wanted} reference pods are ready"
-    return ConditionState(kind, True, Reason.READY, text)
+    child = f"Deployment/{labels.reference_name(job)}"
+    path = "spec.reference.template"
+    problem = pod_problem(pods, reference.template, failures, path=path, child=child)
+    ready, wanted = sum(pod.ready for pod in pods), reference.replicas
+    kind = JobCondition.REFERENCE_READY
+    return _all_ready(kind, "reference pods", problem, ready=ready, wanted=wanted)
 
 
-def _rollouts_ready(view: JobView) -> ConditionState:
-    kind = JobCondition.ROLLOUTS_READY
-    if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
-    for pool in view.pools:
+def _rollouts_ready(pools: Sequence[PoolView], failures: Mapping[str, str]) -> ConditionState:
+    kind, problem = JobCondition.ROLLOUTS_READY, None
+    for pool in pools:
         child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
         path = f"{pool.path}.template"
-        found = pod_problem(view, pool.pods, template, path=path, child=child)
-        if found:
-            return _false(kind, found.reason, found.message)
-    wanted = sum(pool.wanted for pool in view.pools)
-    ready = sum(min(pool.ready, pool.wanted) for pool in view.pools)
-    if wanted == 0:
+        problem = problem or pod_problem(pool.pods, template, failures, path=path, child=child)
+    wanted = sum(pool.wanted for pool in pools)
+    ready = sum(min(pool.ready, pool.wanted) for pool in pools)
+    if wanted == 0 and problem is None:
         text = "every RolloutPool has 0 replicas, so no samples are generated; scale one up"
         return _false(kind, Reason.NO_ROLLOUTS, text)
-    if ready < wanted:
-        return _false(kind, Reason.STARTING, f"{ready} of {wanted} rollouts are ready")
-    return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} rollouts are ready")
+    return _all_ready(kind, "rollouts", problem, ready=ready, wanted=wanted)
 
 
 def pod_problem(
-    view: JobView, pods: Iterable[PodFacts], template: Manifest, *, path: str, child: str
+    pods: Iterable[PodFacts],
+    template: Manifest,
+    failures: Mapping[str, str],
+    *,
+    path: str,
+    child: str,
 ) -> PodProblem | None:
     """The first problem among the pods of `child` ("Deployment/reverse-cpu"), or why it gets none.
 
-    `path` is the pods' template's in the spec.
+    `failures`: see `creation_failures`. `path` is the pods' template's in the spec.
     """
     problems = (find_problem(pod, template, path) for pod in pods)
     found = next((problem for problem in problems if problem is not None), None)
-    observed = view.observed
-    return found or refused_pods(
-        observed.children, observed.creation_failures, child=child, path=path
-    )
+    return found or refused_pods(failures, child=child, path=path)
 
 
-def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
+def _weights_in_sync(
+    sync: WeightSyncSpec,
+    report: CoordinatorReport,
+    contact: CoordinatorContact,
+    before: Sequence[Condition],
+    epoch: int,
+) -> list[ConditionState]:
     """Whether all rollouts of the current session serve current weights.
 
-    Without a report from a coordinator that runs, the condition stays as it was.
+    Without a report from a coordinator that runs, the condition stays as it was `before`.
     """
     kind = JobCondition.WEIGHTS_IN_SYNC
-    if view.spec.suspend:
-        return [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)]
-    if not view.spec.weight_sync.enabled:
+    if not sync.enabled:
         text = "spec.weightSync.enabled is false: rollouts keep their initial weights"
         return [_false(kind, Reason.SYNC_DISABLED, text)]
-    if contact_failure(view) is not None or view.snapshot is None:
-        return _in_sync_without_report(view)
-    groups = [labels.GROUP_DEFAULT, *(group.name for group in view.spec.weight_sync.groups)]
-    for name in groups:
-        if not view.group_is_formed(name, epoch=epoch):
+    if contact.failure is not None or report.snapshot is None:
+        return _in_sync_without_report(contact, known=any(c.type == kind for c in before))
+    for name in (labels.GROUP_DEFAULT, *(group.name for group in sync.groups)):
+        if not report.group_is_formed(name, epoch=epoch):
             text = f"sync group {name}: a communication session for epoch {epoch} is being formed"
             return [_false(kind, Reason.REBUILDING, text)]
-    members = view.snapshot.members
+    members = report.snapshot.members
     behind = [m for m in members if m.state is not MemberState.IN_SYNC]
     if not members:
         return [_false(kind, Reason.NO_ROLLOUTS, "no rollout has joined the sync group")]
@@ -299,46 +245,52 @@ def _weights_in_sync(view: JobView, epoch: int) -> list[ConditionState]:
     return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
 
 
-def _in_sync_without_report(view: JobView) -> list[ConditionState]:
-    """Unknown where the coordinator has fallen silent; as it was where it only starts again."""
+def _in_sync_without_report(contact: CoordinatorContact, *, known: bool) -> list[ConditionState]:
+    """Unknown where the coordinator has fallen silent; as it was where it only starts again.
+
+    `known`: the condition exists already.
+    """
     kind = JobCondition.WEIGHTS_IN_SYNC
-    if contact_failure(view) is not None:
+    if contact.failure is not None:
         return [ConditionState(kind, None, Reason.NO_COORDINATOR, _SILENT)]
-    known = any(c.type == kind for c in view.status.conditions)
-    running = view.coordinator is not None and view.coordinator.running
+    running = contact.pod is not None and contact.pod.running
     if known and running:
         return []
-    pod = labels.coordinator_pod(view.name)
     state = "has not reported to the operator yet" if running else "is not running"
-    return [_false(kind, Reason.NO_COORDINATOR, f"the coordinator in pod {pod} {state}")]
+    text = f"the coordinator in pod {contact.pod_name} {state}"
+    return [_false(kind, Reason.NO_COORDINATOR, text)]
 
 
 def _running(
-    view: JobView, trainer: ConditionState, reference: ConditionState | None
+    before: Sequence[Condition],
+    trainer: ConditionState,
+    contact: CoordinatorContact,
+    *,
+    serving: Sequence[PodFacts],
+    least: int,
+    unready: ConditionState | None,
 ) -> ConditionState:
+    """Whether the job trains. `before`: the conditions in status. `serving`: rollouts with current
+    weights, of which it needs `least`. `unready`: the condition of a reference that has no pod yet.
+    """
     kind = JobCondition.RUNNING
-    if view.spec.suspend:
-        return _false(kind, Reason.SUSPENDED, SUSPENDED_TEXT)
-    conditions = view.status.conditions
-    restarts = reason_of(conditions, kind) == Reason.RESTARTING
-    ran = is_true(conditions, kind) or is_unknown(conditions, kind) or restarts
+    restarts = reason_of(before, kind) == Reason.RESTARTING
+    ran = is_true(before, kind) or is_unknown(before, kind) or restarts
     if not trainer.status:
         reason = Reason.RESTARTING if ran else Reason.WAITING_FOR_TRAINER
         return _false(kind, reason, f"the trainer is not ready: {trainer.message}")
-    if contact_failure(view) is not None:
+    if contact.failure is not None:
         return ConditionState(kind, None, Reason.NO_COORDINATOR, _SILENT)
-    pods = [pod for pool in view.pools for pod in pool.pods if view.holds_weights(pod)]
-    least = view.spec.membership.min_rollouts if view.spec.algorithm else 0
-    if len(pods) < least:
+    if len(serving) < least:
         text = (
-            f"training is paused: rollouts that serve current weights: {len(pods)}, required by "
+            f"training is paused: rollouts that serve current weights: {len(serving)}, required by "
             f"spec.membership.minRollouts: {least}"
         )
         return _false(kind, Reason.TOO_FEW_ROLLOUTS, text)
-    if reference is not None and not any(pod.ready for pod in view.references):
-        text = f"training waits for a reference pod: {reference.message}"
+    if unready is not None:
+        text = f"training waits for a reference pod: {unready.message}"
         return _false(kind, Reason.WAITING_FOR_REFERENCE, text)
-    if not ran and any(pod.almost_ready for pod in pods):
+    if not ran and any(pod.almost_ready for pod in serving):
         # Their gates open with this reconcile: the next one writes all conditions at once.
         return _false(kind, Reason.STARTING, "the rollouts are becoming ready")
     return ConditionState(kind, True, Reason.TRAINING, "training is in progress")

@@ -1,15 +1,17 @@
 """Whether the coordinator reports to the operator, and since when it does not."""
 
+from dataclasses import dataclass
+
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.status import RLJobStatus
 from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import LinkFacts, LinkFailure, PodFacts
-from rollcall_operator.plan.status.condition_state import SUSPENDED_TEXT, ConditionState
+from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_operator.plan.timestamps import from_time, to_time
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
-PATIENCE_SECONDS = 5.0
+SILENCE_SECONDS = 5.0
 """How long a coordinator may send nothing: a connection that is opened again at once is no news.
 Its heartbeats come as often. For one that starts the time begins when its pod is ready."""
 
@@ -46,71 +48,100 @@ _CURES = {
 }
 
 
-def coordinator_connected(view: JobView) -> list[ConditionState]:
-    """The condition CoordinatorConnected of a job that has not finished.
+@dataclass(frozen=True, slots=True)
+class CoordinatorContact:
+    """What shows whether the coordinator of a job that goes on reports to the operator.
+
+    `pod_name` is its pod's, also while there is none. `link` is the operator's connection to it.
+    `reported`: the operator has a report of this very pod. `stored_reason` is that of the condition
+    CoordinatorConnected in status, empty if it is absent. `now` is Unix seconds.
+    """
+
+    pod_name: str
+    pod: PodFacts | None
+    link: LinkFacts | None
+    reported: bool
+    stored_reason: str
+    now: float
+
+    @property
+    def fell_silent(self) -> bool:
+        """Whether status says already that the coordinator does not report."""
+        return self.stored_reason in _REASONS.values()
+
+    @property
+    def seconds_left(self) -> float:
+        """Until a coordinator that sends nothing counts as silent; at most 0 if it does."""
+        if self.link is None:
+            raise ValueError("there is no connection that could be silent")
+        since = self.link.since
+        if self.pod is not None and self.pod.ready_since is not None and not self.fell_silent:
+            since = max(since, self.pod.ready_since)
+        return since + SILENCE_SECONDS - self.now
+
+    @property
+    def failure(self) -> LinkFailure | None:
+        """Why a coordinator that should report does not; None while it does.
+
+        A coordinator whose pod is not ready may still start, unless it fell silent before, or
+        hangs: its probes fail before its connection counts as silent.
+        """
+        link, pod = self.link, self.pod
+        if link is None or pod is None or link.connected:
+            return None
+        hangs = self.reported and link.failure is LinkFailure.SILENT
+        if self.seconds_left > 0 or not (pod.ready or hangs or self.fell_silent):
+            return None
+        return link.failure or LinkFailure.UNREACHABLE
+
+    @property
+    def stale_since(self) -> str | None:
+        """Since when it does not report; None while it does."""
+        return to_time(self.link.since) if self.link and self.failure else None
+
+    @property
+    def wait(self) -> float | None:
+        """Seconds until a silence is a failure; None if it is one, or nothing is silent."""
+        if self.link is None or self.link.connected:
+            return None
+        return self.seconds_left if self.seconds_left > 0 else None
+
+
+def coordinator_contact(view: JobView) -> CoordinatorContact:
+    """The operator's contact with the job's coordinator."""
+    return CoordinatorContact(
+        pod_name=labels.coordinator_pod(view.name),
+        pod=view.coordinator,
+        link=view.observed.link,
+        reported=view.report.snapshot is not None,
+        stored_reason=_stored_reason(view.status),
+        now=view.now,
+    )
+
+
+def coordinator_connected(contact: CoordinatorContact) -> list[ConditionState]:
+    """The condition CoordinatorConnected of a job that goes on.
 
     While an operator that has just started connects for the first time, it stays as it was.
     """
-    kind, pod = JobCondition.COORDINATOR_CONNECTED, labels.coordinator_pod(view.name)
-    if view.spec.suspend:
-        return [ConditionState(kind, False, Reason.SUSPENDED, SUSPENDED_TEXT)]
-    if view.coordinator is None:
+    kind, pod = JobCondition.COORDINATOR_CONNECTED, contact.pod_name
+    if contact.pod is None:
         text = f"the coordinator in pod {pod} is not running"
         return [ConditionState(kind, False, Reason.NO_COORDINATOR, text)]
-    link, failure = view.observed.link, contact_failure(view)
+    link, failure = contact.link, contact.failure
     if failure is not None and link is not None:
-        if link.failure is None and _fell_silent(view.status):
+        if link.failure is None and contact.fell_silent:
             return []
         return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
-    if view.snapshot is not None:
+    if contact.reported:
         text = f"the coordinator in pod {pod} reports to the operator"
         return [ConditionState(kind, True, Reason.CONNECTED, text)]
-    if view.coordinator.ready and _stored_reason(view.status) in {
-        Reason.CONNECTED,
-        *_REASONS.values(),
-    }:
+    known = contact.fell_silent or contact.stored_reason == Reason.CONNECTED
+    if contact.pod.ready and known:
         return []
     why = f": {link.detail}" if link is not None and link.detail else ""
     text = f"the coordinator in pod {pod} has not reported to the operator yet{why}"
     return [ConditionState(kind, False, Reason.STARTING, text)]
-
-
-def contact_failure(view: JobView) -> LinkFailure | None:
-    """Why a coordinator that should report does not; None while it does.
-
-    A coordinator whose pod is not ready may still start, unless it fell silent before, or hangs:
-    its probes fail before its connection counts as silent.
-    """
-    link, pod = view.observed.link, view.coordinator
-    if link is None or pod is None or link.connected or view.spec.suspend or view.outcome:
-        return None
-    hangs = view.snapshot is not None and link.failure is LinkFailure.SILENT
-    if _time_left(view, link) > 0 or not (pod.ready or hangs or _fell_silent(view.status)):
-        return None
-    return link.failure or LinkFailure.UNREACHABLE
-
-
-def stale_since(view: JobView) -> str | None:
-    """Since when what the status says about training is old; None while it is current."""
-    link = view.observed.link
-    return to_time(link.since) if link is not None and contact_failure(view) else None
-
-
-def contact_wait(view: JobView) -> float | None:
-    """Seconds until a silence is a failure; None if it is one, or nothing is silent."""
-    link = view.observed.link
-    if link is None or link.connected or view.outcome is not None:
-        return None
-    left = _time_left(view, link)
-    return left if left > 0 else None
-
-
-def _time_left(view: JobView, link: LinkFacts) -> float:
-    """Seconds until a coordinator that sends nothing counts as silent."""
-    pod, since = view.coordinator, link.since
-    if pod is not None and pod.ready_since is not None and not _fell_silent(view.status):
-        since = max(since, pod.ready_since)
-    return since + PATIENCE_SECONDS - view.now
 
 
 def silent_before(status: RLJobStatus, pod: PodFacts) -> LinkFacts | None:
@@ -123,10 +154,6 @@ def silent_before(status: RLJobStatus, pod: PodFacts) -> LinkFacts | None:
         return None
     since = from_time(status.stale_since)
     return LinkFacts(False, since, failure) if pod.ready_since <= since else None
-
-
-def _fell_silent(status: RLJobStatus) -> bool:
-    return _stored_failure(status) is not None
 
 
 def _stored_failure(status: RLJobStatus) -> LinkFailure | None:

@@ -1,9 +1,11 @@
 """Whether the cluster's network enforces the job's NetworkPolicies."""
 
+from collections.abc import Iterable
+
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.api.status import Condition
 from rollcall_operator.plan import apply_needed
-from rollcall_operator.plan.job_view import JobView
 from rollcall_operator.plan.model import NETWORK_POLICY, ObservedJob
 from rollcall_operator.plan.status.condition_state import ConditionState
 from rollcall_protocol.pod_contract import COMPLETIONS_PORT
@@ -19,18 +21,21 @@ def can_be_tried(observed: ObservedJob) -> bool:
     return there and observed.job is not None and "algorithm" in observed.job["spec"]
 
 
-def network_policies_enforced(view: JobView) -> list[ConditionState]:
+def network_policies_enforced(
+    before: Iterable[Condition], *, job: str, enabled: bool, enforced: bool | None
+) -> list[ConditionState]:
     """The condition NetworkPoliciesEnforced; it stays as it was, or absent, while nothing is known.
 
-    It is never a reason to stop a job.
+    It is never a reason to stop a job. `before`: the conditions in status. `job`: its name.
+    `enabled`: `spec.networkPolicy.enabled`. `enforced`: see `ObservedJob`.
     """
-    kind, enforced = JobCondition.NETWORK_POLICIES_ENFORCED, view.observed.policies_enforced
-    if not view.spec.network_policy.enabled:
-        if all(condition.type != kind for condition in view.status.conditions):
+    kind = JobCondition.NETWORK_POLICIES_ENFORCED
+    if not enabled:
+        if all(condition.type != kind for condition in before):
             return []
         text = "spec.networkPolicy.enabled is false: the job has no NetworkPolicies"
         return [ConditionState(kind, None, Reason.NETWORK_POLICIES_DISABLED, text)]
-    pod = labels.coordinator_pod(view.name)
+    pod = labels.coordinator_pod(job)
     if enforced is None:
         return []
     if enforced:

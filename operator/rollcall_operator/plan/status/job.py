@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 
 from rollcall_operator.api.conditions import JobCondition, JobPhase, SyncGroupPhase
 from rollcall_operator.api.labels import GROUP_DEFAULT
+from rollcall_operator.api.rljob import WeightSyncSpec
 from rollcall_operator.api.status import (
     HISTORY,
     EpochRecord,
@@ -13,17 +14,16 @@ from rollcall_operator.api.status import (
     RLJobStatus,
     SyncGroupStatus,
 )
-from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView
 from rollcall_operator.plan.membership.roster import RosterDecision
 from rollcall_operator.plan.model import Manifest
-from rollcall_operator.plan.status.condition_state import ConditionState
-from rollcall_operator.plan.status.conditions import (
+from rollcall_operator.plan.status.condition_state import (
+    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,
     phase_of,
 )
-from rollcall_operator.plan.status.coordinator_contact import stale_since
 from rollcall_operator.plan.status.session_history import (
     append_sessions,
     unexpected_session_messages,
@@ -36,37 +36,53 @@ from rollcall_operator.plan.status.write_throttle import (
     throttled,
 )
 from rollcall_operator.plan.timestamps import to_micro_time, to_time
-from rollcall_protocol.wire.job_snapshot import SessionReport
+from rollcall_protocol.wire.job_snapshot import JobSnapshot, SessionReport
 from rollcall_protocol.wire.roster import Roster
 
 _LONGEST_MESSAGE = 1024
 
 
 def job_status(
-    view: JobView, decision: RosterDecision, states: Sequence[ConditionState]
+    view: JobView,
+    decision: RosterDecision,
+    states: Sequence[ConditionState],
+    *,
+    stale_since: str | None,
 ) -> StatusWrite[RLJobStatus]:
-    """The new status, if it is to be written now."""
-    old = view.status
-    new = _with_conditions(view.job, _without_leftovers(view), states, now=view.now)
+    """The new status, if it is to be written now.
+
+    `stale_since`: see `CoordinatorContact`; None for a job that does not go on.
+    """
+    old, spec, now = view.status, view.spec, view.now
+    kept = old if spec.reference.template is not None else _without_reference(old)
+    new = _with_conditions(view.job, kept, states, now=now)
+    finished = view.outcome is not None
     if new.phase != JobPhase.PENDING or old.trainer is not None:
-        groups = _sync_groups(view, decision)
+        groups = _sync_groups(old, spec.weight_sync, decision, now)
+        if not finished:
+            runs = view.coordinator is not None and view.coordinator.running
+            before = old.sync_groups if runs else None
+            groups = tuple(_with_session(group, view.report, before, now) for group in groups)
+        # Time suspended does not count: a resumed job starts again.
+        resumed = None if spec.suspend else old.start_time or to_time(now)
         new = new.model_copy(
             update={
-                "start_time": _start_time(view),
-                "completion_time": _completion_time(view),
-                "progress": _progress(view),
+                "start_time": old.start_time if finished else resumed,
+                "completion_time": (old.completion_time or to_time(now)) if finished else None,
+                "progress": _progress(old.progress, view.report.snapshot, spec.max_steps, now),
                 "trainer": view.restarts.as_status(
-                    replicas=0 if view.no_pods_wanted else view.spec.trainer.replicas,
+                    replicas=0 if view.no_pods_wanted else spec.trainer.replicas,
                     ready=sum(pod.ready for pod in view.trainers),
                 ),
-                "pools": _pools(view),
-                "rollouts": _ready_of_wanted(view),
+                "pools": _pools(view.pools, view.report),
+                "rollouts": _ready_of_wanted(view.pools),
                 "sync_groups": groups,
                 "epoch": groups[0].epoch if groups else 0,
-                "stale_since": stale_since(view),
+                "stale_since": stale_since,
             }
         )
-    return throttled(old, new, interval=_interval(view, old, new), now=view.now)
+    interval = _interval(old, new, numbers=view.observed.numbers_every)
+    return throttled(old, new, interval=interval, now=now)
 
 
 def more_than_progress(before: Manifest, now: Manifest) -> bool:
@@ -74,12 +90,10 @@ def more_than_progress(before: Manifest, now: Manifest) -> bool:
     return {**before, "progress": None} != {**now, "progress": None}
 
 
-def _without_leftovers(view: JobView) -> RLJobStatus:
-    """The stored status without the condition of pods that the spec does not ask for any more."""
-    if view.spec.reference.template is not None:
-        return view.status
-    kept = (c for c in view.status.conditions if c.type != JobCondition.REFERENCE_READY)
-    return view.status.model_copy(update={"conditions": tuple(kept)})
+def _without_reference(status: RLJobStatus) -> RLJobStatus:
+    """The status without the condition of pods that the spec does not ask for any more."""
+    kept = (c for c in status.conditions if c.type != JobCondition.REFERENCE_READY)
+    return status.model_copy(update={"conditions": tuple(kept)})
 
 
 def invalid_status(
@@ -105,8 +119,11 @@ def _with_conditions(
     )
 
 
-def _interval(view: JobView, old: RLJobStatus, new: RLJobStatus) -> float:
-    """Seconds that must have passed since the last write; see write_throttle."""
+def _interval(old: RLJobStatus, new: RLJobStatus, *, numbers: float) -> float:
+    """Seconds that must have passed since the last write; see write_throttle.
+
+    `numbers`: where only numbers change.
+    """
     if _must_be_current(old) != _must_be_current(new):
         return IMMEDIATELY
     if next(unexpected_session_messages(old, new), None) is not None:
@@ -115,7 +132,6 @@ def _interval(view: JobView, old: RLJobStatus, new: RLJobStatus) -> float:
     before, after = (notable_conditions(s, problems_only=starting) for s in (old, new))
     if before != after:
         return WITHIN_A_SECOND
-    numbers = view.observed.numbers_every
     return max(WHILE_STARTING, numbers) if starting else numbers
 
 
@@ -130,29 +146,16 @@ def _must_be_current(status: RLJobStatus) -> tuple[object, ...]:
     )
 
 
-def _start_time(view: JobView) -> str | None:
-    """When the job started or was last resumed: time suspended does not count."""
-    if view.outcome is not None:
-        return view.status.start_time
-    if view.spec.suspend:
-        return None
-    return view.status.start_time or to_time(view.now)
-
-
-def _completion_time(view: JobView) -> str | None:
-    if view.outcome is None:
-        return None
-    return view.status.completion_time or to_time(view.now)
-
-
-def _progress(view: JobView) -> ProgressStatus:
+def _progress(
+    old: ProgressStatus | None, snapshot: JobSnapshot | None, max_steps: int, now: float
+) -> ProgressStatus:
     """What the coordinator reports; without a report the last one stays."""
-    old, stamp = view.status.progress, to_micro_time(view.now)
-    if view.snapshot is None:
+    stamp = to_micro_time(now)
+    if snapshot is None:
         if old is not None:
             return old.model_copy(update={"last_update": stamp})
-        return ProgressStatus(max_steps=view.spec.max_steps, last_update=stamp)
-    reported = view.snapshot.progress
+        return ProgressStatus(max_steps=max_steps, last_update=stamp)
+    reported = snapshot.progress
     reward = None if reported.rollout_reward is None else f"{reported.rollout_reward:.3f}"
     if reward is None and old is not None:
         reward = old.rollout_reward
@@ -167,56 +170,56 @@ def _progress(view: JobView) -> ProgressStatus:
     )
 
 
-def _pools(view: JobView) -> tuple[PoolSummary, ...]:
+def _pools(pools: Iterable[PoolView], report: CoordinatorReport) -> tuple[PoolSummary, ...]:
     return tuple(
         PoolSummary(
             name=pool.name,
             replicas=pool.wanted,
             ready=pool.ready,
-            in_sync=sum(view.holds_weights(pod) for pod in pool.pods),
+            in_sync=sum(report.holds_weights(pod) for pod in pool.pods),
         )
-        for pool in view.pools
+        for pool in pools
     )
 
 
-def _ready_of_wanted(view: JobView) -> str:
-    ready = sum(pool.ready for pool in view.pools)
-    wanted = sum(pool.wanted for pool in view.pools)
+def _ready_of_wanted(pools: Sequence[PoolView]) -> str:
+    ready = sum(pool.ready for pool in pools)
+    wanted = sum(pool.wanted for pool in pools)
     return f"{ready}/{wanted}"
 
 
 # --- sync groups --------------------------------------------------------------------------------
 
 
-def _sync_groups(view: JobView, decision: RosterDecision) -> tuple[SyncGroupStatus, ...]:
+def _sync_groups(
+    old: RLJobStatus, sync: WeightSyncSpec, decision: RosterDecision, now: float
+) -> tuple[SyncGroupStatus, ...]:
     """The default group first; the others share its roster and have sessions of their own."""
+    default = old.default_group
     if decision.opened and decision.roster:
-        default = _with_epoch(view, decision.roster, decision.message)
-    elif view.group is not None:
-        default = view.group
-    else:
+        default = _with_epoch(default, decision.roster, decision.message, sync.engine, now)
+    if default is None:
         return ()
     groups = [default]
-    for spec in view.spec.weight_sync.groups:
-        old = view.status.group(spec.name) or SyncGroupStatus(
+    for spec in sync.groups:
+        group = old.group(spec.name) or SyncGroupStatus(
             name=spec.name, engine=spec.engine, epoch=0, phase=SyncGroupPhase.FORMING
         )
         update = {"engine": spec.engine, "epoch": default.epoch}
-        groups.append(old.model_copy(update=update))
-    if view.outcome is not None:
-        return tuple(groups)
-    return tuple(_with_session(view, group) for group in groups)
+        groups.append(group.model_copy(update=update))
+    return tuple(groups)
 
 
-def _with_epoch(view: JobView, roster: Roster, message: str) -> SyncGroupStatus:
+def _with_epoch(
+    old: SyncGroupStatus | None, roster: Roster, message: str, engine: str, now: float
+) -> SyncGroupStatus:
     """The default group with a newly opened epoch."""
-    old = view.group
     record = EpochRecord(
         epoch=roster.epoch,
         cause=roster.cause.value,
         message=message[:_LONGEST_MESSAGE],
         members=len(roster.members) + 1,
-        time=to_micro_time(view.now),
+        time=to_micro_time(now),
     )
     if old is None:
         old = SyncGroupStatus(
@@ -224,7 +227,7 @@ def _with_epoch(view: JobView, roster: Roster, message: str) -> SyncGroupStatus:
         )
     return old.model_copy(
         update={
-            "engine": view.spec.weight_sync.engine,
+            "engine": engine,
             "epoch": roster.epoch,
             "roster_digest": roster.digest,
             "coordinator": roster.coordinator_uid,
@@ -233,32 +236,35 @@ def _with_epoch(view: JobView, roster: Roster, message: str) -> SyncGroupStatus:
     )
 
 
-def _with_session(view: JobView, group: SyncGroupStatus) -> SyncGroupStatus:
+def _with_session(
+    group: SyncGroupStatus,
+    coordinator: CoordinatorReport,
+    before: Sequence[SyncGroupStatus] | None,
+    now: float,
+) -> SyncGroupStatus:
     """The group with its phase and session. Without a report from a coordinator that runs, both
-    stay as they were.
+    stay as they were. `before`: the groups in status; None where the coordinator does not run.
     """
     forming = SyncGroupPhase.REBUILDING if group.last_rebuild else SyncGroupPhase.FORMING
-    report = view.snapshot.group(group.name) if view.snapshot else None
+    report = coordinator.snapshot.group(group.name) if coordinator.snapshot else None
     if report is None:
-        running = view.coordinator is not None and view.coordinator.running
-        unchanged = group in view.status.sync_groups
         return group.model_copy(
             update={
-                "phase": group.phase if running and unchanged else forming,
-                "members": group.members if running else 0,
+                "phase": group.phase if before is not None and group in before else forming,
+                "members": 0 if before is None else group.members,
             }
         )
     session = report.session
     if session is None:
         update = {"rebuilds": report.rebuilds, "phase": forming, "members": 0}
         return group.model_copy(update=update)
-    formed = view.group_is_formed(group.name, epoch=group.epoch)
+    formed = coordinator.group_is_formed(group.name, epoch=group.epoch)
     return group.model_copy(
         update={
             "rebuilds": report.rebuilds,
             "phase": SyncGroupPhase.STABLE if formed else forming,
             "members": session.members,
-            "last_rebuild": _last_session(group, session, view.now),
+            "last_rebuild": _last_session(group, session, now),
             "sessions": append_sessions(group.sessions, report.sessions),
         }
     )

@@ -7,14 +7,14 @@ from rollcall_operator.api.status import Condition, RolloutPoolStatus, VersionRa
 from rollcall_operator.plan.children.rollout import selector
 from rollcall_operator.plan.job_view import JobView, PoolView
 from rollcall_operator.plan.model import NUMBERS_ONLY, Manifest
-from rollcall_operator.plan.status.condition_state import ConditionState
-from rollcall_operator.plan.status.conditions import (
+from rollcall_operator.plan.status.condition_state import (
+    ConditionState,
     is_true,
     merge_conditions,
     notable_conditions,
-    pod_problem,
 )
-from rollcall_operator.plan.status.coordinator_contact import stale_since
+from rollcall_operator.plan.status.conditions import pod_problem
+from rollcall_operator.plan.status.refused_pods import creation_failures
 from rollcall_operator.plan.status.write_throttle import (
     IMMEDIATELY,
     WHILE_STARTING,
@@ -31,13 +31,20 @@ write alone has the whole job planned."""
 
 
 def pool_status(
-    view: JobView, pool: PoolView, *, epoch: int, refusal: str, with_job: bool
+    view: JobView,
+    pool: PoolView,
+    *,
+    epoch: int,
+    refusal: str,
+    stale_since: str | None,
+    with_job: bool,
 ) -> StatusWrite[RolloutPoolStatus]:
     """The new status of a pool, if it is to be written now.
 
     `epoch`: the job's, which is in the job's status before the pool's is written. `refusal`: why
-    the API server refuses the pool's Deployment, empty if it does not. `with_job`: the job's status
-    is written now.
+    the API server refuses the pool's Deployment, empty if it does not. `stale_since`: see
+    `CoordinatorContact`; None for a job that does not go on. `with_job`: the job's status is
+    written now.
     """
     old, errors = pool.status, [*pool.errors, *([refusal] if refusal else [])]
     states = [
@@ -45,20 +52,21 @@ def pool_status(
             PoolCondition.JOB_FOUND, True, Reason.JOB_FOUND, f"RLJob {view.name!r} exists"
         ),
         _validated(errors),
-        _ready(view, pool),
+        _ready(pool, creation_failures(view.observed), _without_pods(view)),
     ]
-    reports = [view.reports[pod.uid] for pod in pool.pods if pod.uid in view.reports]
+    members = view.report.members
+    reports = [members[pod.uid] for pod in pool.pods if pod.uid in members]
     new = RolloutPoolStatus(
         observed_generation=_generation(pool.raw),
         replicas=len(pool.pods),
         ready_replicas=pool.ready,
-        in_sync=sum(view.holds_weights(pod) for pod in pool.pods),
+        in_sync=sum(view.report.holds_weights(pod) for pod in pool.pods),
         stale=sum(report.state is MemberState.STALE for report in reports),
         draining=pool.leaving + sum(r.state is MemberState.DRAINING for r in reports),
         epoch=epoch,
-        weight_version=_versions(view, pool, reports),
+        weight_version=_versions(pool, reports, silent=view.report.snapshot is None),
         selector=_selector(view.name, pool.name),
-        stale_since=stale_since(view),
+        stale_since=stale_since,
         last_update=to_micro_time(view.now),
         conditions=_conditions(pool.raw, old, states, view.now),
     )
@@ -130,16 +138,23 @@ def _validated(errors: Sequence[str]) -> ConditionState:
     return ConditionState(kind, True, Reason.VALID, "the spec is valid")
 
 
-def _ready(view: JobView, pool: PoolView) -> ConditionState:
-    kind = PoolCondition.READY
+def _without_pods(view: JobView) -> tuple[Reason, str] | None:
+    """Why the job's pools have no pods; None if they should have some."""
     if view.outcome is not None and view.no_pods_wanted:
-        text = f"RLJob {view.name!r} has finished, so the pool has no pods"
-        return ConditionState(kind, False, Reason.FINISHED, text)
+        return Reason.FINISHED, f"RLJob {view.name!r} has finished, so the pool has no pods"
     if view.spec.suspend:
-        text = f"RLJob {view.name!r} is suspended, so the pool has no pods"
-        return ConditionState(kind, False, Reason.SUSPENDED, text)
+        return Reason.SUSPENDED, f"RLJob {view.name!r} is suspended, so the pool has no pods"
+    return None
+
+
+def _ready(
+    pool: PoolView, failures: Mapping[str, str], without_pods: tuple[Reason, str] | None
+) -> ConditionState:
+    kind = PoolCondition.READY
+    if without_pods is not None:
+        return ConditionState(kind, False, *without_pods)
     child, template = f"Deployment/{pool.name}", pool.raw["spec"]["template"]
-    found = pod_problem(view, pool.pods, template, path="spec.template", child=child)
+    found = pod_problem(pool.pods, template, failures, path="spec.template", child=child)
     if found:
         return ConditionState(kind, False, found.reason, found.message)
     ready = min(pool.ready, pool.wanted)  # the surplus of a scale-down is not counted
@@ -150,13 +165,13 @@ def _ready(view: JobView, pool: PoolView) -> ConditionState:
 
 
 def _versions(
-    view: JobView, pool: PoolView, reports: Sequence[MemberReport]
+    pool: PoolView, reports: Sequence[MemberReport], *, silent: bool
 ) -> VersionRange | None:
-    """Versions that the coordinator reports; without a report the last ones stay."""
+    """Versions that the coordinator reports; while it is silent, the last ones stay."""
     versions = [report.version for report in reports if report.version is not None]
     if versions:
         return VersionRange(min=min(versions), max=max(versions))
-    return pool.status.weight_version if view.snapshot is None else None
+    return pool.status.weight_version if silent else None
 
 
 def _selector(job: str, pool: str) -> str:

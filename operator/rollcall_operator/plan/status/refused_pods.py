@@ -1,11 +1,11 @@
 """Why a StatefulSet or Deployment cannot create its pods: quotas, limits, admission."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from rollcall_operator.api.conditions import Reason
 from rollcall_operator.plan import apply_needed
-from rollcall_operator.plan.model import Manifest
+from rollcall_operator.plan.model import Manifest, ObservedJob
 from rollcall_operator.plan.status.pod_problems import PodProblem
 
 _LONGEST = 600
@@ -41,16 +41,21 @@ _POD_NAME = re.compile(r'.*?\bpods? "[^"]*" is forbidden: ')
 _STATEFUL_SET = re.compile(r"^create Pod \S+ in StatefulSet \S+ failed error: ")
 
 
-def refused_pods(
-    children: Iterable[Manifest], failures: Mapping[str, str], *, child: str, path: str
-) -> PodProblem | None:
-    """Why the controller of `child` ("Deployment/reverse-cpu") creates no pods; None if it can.
+def creation_failures(observed: ObservedJob) -> dict[str, str]:
+    """Why children cannot create their pods: messages by key, such as "Deployment/reverse-cpu".
 
-    A Deployment says so itself; `failures` are the messages of StatefulSets, which only record
-    events. `path` is the pod template's in the spec.
+    A Deployment says so itself; of StatefulSets only events do.
     """
-    live = next((c for c in children if apply_needed.key(c) == child), None)
-    why = failures.get(child, "") if live is None else _replica_failure(live) or failures.get(child)
+    said = {apply_needed.key(child): _replica_failure(child) for child in observed.children}
+    return {**observed.creation_failures, **{key: why for key, why in said.items() if why}}
+
+
+def refused_pods(failures: Mapping[str, str], *, child: str, path: str) -> PodProblem | None:
+    """Why `child` ("Deployment/reverse-cpu") gets no pods; None if `failures` does not name it.
+
+    `path` is the pod template's in the spec.
+    """
+    why = failures.get(child, "")
     if not why:
         return None
     text = _POD_NAME.sub("", _STATEFUL_SET.sub("", " ".join(why.split())), count=1)[:_LONGEST]

@@ -1,8 +1,9 @@
 """Whether reward function and environment give usable rewards."""
 
 from rollcall_operator.api.conditions import JobCondition, Reason
-from rollcall_operator.plan.job_view import JobView
+from rollcall_operator.api.training import RewardSpec
 from rollcall_operator.plan.status.condition_state import ConditionState
+from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 
 _REASONS = {
@@ -21,12 +22,11 @@ _OUTCOMES = {
 }
 
 
-def rewards_usable(view: JobView) -> list[ConditionState]:
+def rewards_usable(reward: RewardSpec | None, snapshot: JobSnapshot | None) -> list[ConditionState]:
     """The condition RewardsUsable; without a report of the coordinator it stays as it was."""
-    reward = view.spec.reward
-    if view.snapshot is None or reward is None:
+    if snapshot is None or reward is None:
         return []
-    kind, failure = JobCondition.REWARDS_USABLE, view.snapshot.reward_failure
+    kind, failure = JobCondition.REWARDS_USABLE, snapshot.reward_failure
     if failure is None:
         text = "the reward function gives usable rewards"
         return [ConditionState(kind, True, Reason.REWARDS_USABLE, text)]

@@ -5,14 +5,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from rollcall_operator.control.apply import Applier
 from rollcall_operator.control.job_reader import JobReader
-from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore
 from rollcall_operator.control.node_watch import NodeWatch
 from rollcall_operator.control.object_watches import ObjectWatches
-from rollcall_operator.control.reconciler import RESYNC_SECONDS, Reconciler
+from rollcall_operator.control.reconciler import RESYNC_SECONDS, JobState, Reconciler
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS, Resource
-from rollcall_operator.plan.model import LinkFacts, ObservedJob, PolicyPeers
+from rollcall_operator.plan.model import JobKey, LinkFacts, ObservedJob, PolicyPeers
 from rollcall_operator.plan.pod_facts import pod_facts
 from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.telemetry.metrics import OperatorMetrics
@@ -58,11 +57,11 @@ class LinkedReconciler(Reconciler):
     link: Link
     seen: ObservedJob
 
-    async def _relink(self, key: Key, state: JobState, observed: ObservedJob) -> None:
+    async def _relink(self, key: JobKey, state: JobState, observed: ObservedJob) -> None:
         del key, observed
         state.link = cast("Any", self.link)
 
-    async def _observe(self, key: Key, state: JobState) -> ObservedJob:
+    async def _observe(self, key: JobKey, state: JobState) -> ObservedJob:
         self.seen = await super()._observe(key, state)
         return self.seen
 

@@ -14,7 +14,7 @@ from rollcall_operator.control.coordinator_link import CoordinatorLink, LinkSett
 from rollcall_operator.kube.errors import UnreachableError
 from rollcall_operator.kube.pod_dialer import PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
-from rollcall_operator.plan.status.coordinator_contact import PATIENCE_SECONDS
+from rollcall_operator.plan.status.coordinator_contact import SILENCE_SECONDS
 from rollcall_protocol.pod_contract import (
     OPERATOR_STREAM_ROUTE,
     OPERATOR_TOKEN_HEADER,
@@ -501,7 +501,7 @@ async def test_a_failure_wakes_the_job_at_once_only_if_it_is_another_one_than_wa
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     silent = LinkFacts(False, time.time(), LinkFailure.UNREACHABLE)
-    for before, wakes in ((None, [PATIENCE_SECONDS]), (silent, [0.0])):
+    for before, wakes in ((None, [SILENCE_SECONDS]), (silent, [0.0])):
         link, counts = link_to(credentials=Credentials("guess"), silent=before)
         await failing(coordinator, link, LinkFailure.REFUSED, "401")
         await asyncio.sleep(0.1)

@@ -1,13 +1,21 @@
 """A job comes from its store without a request, and live from the API server where in doubt."""
 
+import asyncio
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from rollcall_operator.api import labels
-from rollcall_operator.control.job_reader import PATIENCE, BehindError, JobReader
+from rollcall_operator.control.job_reader import (
+    PODS_DUE_SECONDS,
+    SHARED_SECONDS,
+    BehindError,
+    JobReader,
+    RecentEvents,
+)
 from rollcall_operator.control.job_store import CHILDREN, KINDS, JobStore, keep
 from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
+from rollcall_operator.kube.errors import UnreachableError
 from rollcall_operator.kube.resources import (
     PODS,
     RL_JOBS,
@@ -174,7 +182,7 @@ async def test_objects_are_selected_by_the_jobs_own_label_and_pools_by_their_job
 # --- events --------------------------------------------------------------------------------------
 
 
-def stateful_set(created: int, *, age: float = PATIENCE) -> Any:
+def stateful_set(created: int, *, age: float = PODS_DUE_SECONDS) -> Any:
     metadata = {**OWN, "name": "a-trainer", "uid": "uid-set"}
     metadata["creationTimestamp"] = to_time(NOW - age)
     body = {"spec": {"replicas": 2}, "status": {"replicas": created}}
@@ -211,7 +219,7 @@ async def test_what_was_overcome_long_ago_is_no_failure(cluster: Cluster) -> Non
 
 
 async def test_a_new_stateful_set_has_time_to_create_its_pods(cluster: Cluster) -> None:
-    cluster.watched(STATEFUL_SETS, stateful_set(1, age=PATIENCE - 1))
+    cluster.watched(STATEFUL_SETS, stateful_set(1, age=PODS_DUE_SECONDS - 1))
     await cluster.reader.read(KEY)
     assert not cluster.asked
 
@@ -256,3 +264,53 @@ async def test_no_events_are_read_while_all_pods_are_there(cluster: Cluster) -> 
     cluster.watched(STATEFUL_SETS, stateful_set(2))
     await cluster.reader.read(KEY)
     assert not cluster.asked
+
+
+# --- one LIST of a namespace's events serves all jobs in it for some seconds ----------------------
+
+
+class EventServer:
+    """Answers a LIST with how many there were before it."""
+
+    def __init__(self) -> None:
+        self.lists: list[tuple[str, str]] = []
+        self.now = 0.0
+        self.fails = False
+        self.events = RecentEvents(cast("KubeClient", self), clock=lambda: self.now)
+
+    async def list(self, _resource: object, *, namespace: str, fields: str) -> tuple[Any, ...]:
+        self.lists.append((namespace, fields))
+        await asyncio.sleep(0)
+        if self.fails:
+            raise UnreachableError("no answer")
+        return ({"number": len(self.lists)},)
+
+
+async def test_jobs_of_a_namespace_share_what_was_read() -> None:
+    server = EventServer()
+    asked = (server.events.with_reason("a", "FailedMount") for _ in range(20))
+    assert await asyncio.gather(*asked) == [({"number": 1},)] * 20
+    assert server.lists == [("a", "reason=FailedMount")]
+
+
+async def test_another_namespace_and_another_reason_are_read_for_themselves() -> None:
+    server = EventServer()
+    for namespace, reason in (("a", "x"), ("b", "x"), ("a", "y")):
+        await server.events.with_reason(namespace, reason)
+    assert len(server.lists) == 3
+
+
+async def test_what_is_old_is_read_again() -> None:
+    server = EventServer()
+    for server.now in (0.0, SHARED_SECONDS - 1, SHARED_SECONDS):
+        answer = await server.events.with_reason("a", "FailedMount")
+    assert answer == ({"number": 2},)
+
+
+async def test_a_failure_is_reported_and_not_remembered() -> None:
+    server = EventServer()
+    server.fails = True
+    with pytest.raises(UnreachableError):
+        await server.events.with_reason("a", "FailedMount")
+    server.fails = False
+    assert await server.events.with_reason("a", "FailedMount") == ({"number": 2},)

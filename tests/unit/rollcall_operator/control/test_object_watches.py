@@ -13,8 +13,8 @@ from rollcall_operator.kube.resources import PODS
 from tests.unit.rollcall_operator.kube.api_server import ApiServer, client_of, pod, until
 
 if TYPE_CHECKING:
-    from rollcall_operator.control.job_state import Key
     from rollcall_operator.kube.client import Object
+    from rollcall_operator.plan.model import JobKey
 
 
 def test_of_a_node_only_what_is_read_is_kept() -> None:
@@ -38,7 +38,7 @@ class Watching:
     def __init__(self) -> None:
         self.server = ApiServer(version=7, pods=[pod("a", 1, **{labels.JOB: "one"})])
         self.store = JobStore()
-        self.enqueued: list[Key] = []
+        self.enqueued: list[JobKey] = []
         self.seen: list[str] = []
         self.nodes: list[tuple[Object, bool]] = []
 

@@ -8,7 +8,7 @@ from rollcall_operator.control.own_writes import LONGEST_WAIT, OwnWrites
 from rollcall_operator.kube.resources import PODS, Resource
 
 if TYPE_CHECKING:
-    from rollcall_operator.control.job_state import Key
+    from rollcall_operator.plan.model import JobKey
 
 KEY, OTHER = ("ns", "a"), ("ns", "b")
 POD = ("pods", "p", "uid-1")
@@ -21,7 +21,7 @@ class Store:
         self.now = 100.0
         self.answers: list[tuple[Resource, Any]] = []
         self.living = {POD}
-        self.changed_by_others: list[Key] = []
+        self.changed_by_others: list[JobKey] = []
         self.writes = OwnWrites(
             keep_answer=lambda *answer: self.answers.append(answer),
             lives=lambda key, *identity: key == KEY and identity in self.living,

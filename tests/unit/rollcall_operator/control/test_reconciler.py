@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from rollcall_operator.control.job_reader import BehindError
-from rollcall_operator.control.job_state import JobState, Key
 from rollcall_operator.control.node_watch import NodeWatch
-from rollcall_operator.control.reconciler import Reconciler
+from rollcall_operator.control.reconciler import JobState, Reconciler
 from rollcall_operator.control.work_queue import RetryError
 from rollcall_operator.kube.errors import ConflictError
-from rollcall_operator.plan.model import JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
+from rollcall_operator.plan.model import JobKey, JobPlan, ObservedJob, PolicyPeers, ReconcileMemory
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_protocol.wire.roster import Roster
 from tests.unit.rollcall_operator.plan.simulator import JOB, NAMESPACE, TRUST, JobSimulator
@@ -43,15 +42,15 @@ class Calls:
         self.conflict = False
         self.behind = False
 
-    async def read(self, _key: Key) -> ObservedJob:
+    async def read(self, _key: JobKey) -> ObservedJob:
         if self.behind:
             raise BehindError(0.4)
         return self.observed
 
-    def writing(self, _key: Key) -> AbstractContextManager[None]:
+    def writing(self, _key: JobKey) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def doubt(self, _key: Key) -> None:
+    def doubt(self, _key: JobKey) -> None:
         self.made.append("doubt")
 
     async def write_objects(self, _observed: ObservedJob, plan: JobPlan) -> dict[str, str]:
@@ -72,14 +71,14 @@ class Calls:
 
     authority = ""
 
-    async def retry_refused(self, _key: Key) -> None: ...
+    async def retry_refused(self, _key: JobKey) -> None: ...
 
-    def refusals(self, _key: Key) -> dict[str, Any]:
+    def refusals(self, _key: JobKey) -> dict[str, Any]:
         return {}
 
     def next_reconcile(self, *_: Any) -> None: ...
 
-    def forget(self, key: Key | str) -> None:
+    def forget(self, key: JobKey | str) -> None:
         if not isinstance(key, str):  # else a job's token
             self.made.append("forget refusals")
 
@@ -167,7 +166,7 @@ async def test_what_all_jobs_depend_on_has_each_of_them_reconciled() -> None:
     calls = Calls(about_to_open_an_epoch())
     reconciler, _ = reconciler_of(calls)
     reconciler._states[("ns", "other")] = JobState()
-    asked: list[Key] = []
+    asked: list[JobKey] = []
     reconciler._enqueue = lambda key, _delay: asked.append(key)
     reconciler.reconcile_all()
     assert set(asked) == {KEY, ("ns", "other")}

@@ -6,6 +6,8 @@ import pytest
 
 from rollcall_operator.control.silence_limit import SilenceError, silence_limit
 
+pytestmark = pytest.mark.asyncio(loop_factories=["skips_waits"])
+
 
 async def test_silence_ends_what_waits_for_the_next_bytes() -> None:
     async def read() -> None:
@@ -31,8 +33,8 @@ async def test_what_arrives_puts_the_end_off() -> None:
 
     with pytest.raises(SilenceError):
         await read()
-    assert last - began >= 0.6
-    assert 0.29 <= loop.time() - last < 5.0
+    assert last - began == pytest.approx(0.6)
+    assert loop.time() - last == pytest.approx(0.3)
 
 
 async def test_what_ends_before_leaves_no_timer_and_other_errors_stay() -> None:

@@ -10,6 +10,8 @@ import pytest
 from rollcall_operator.control.backoff import BackoffPolicy
 from rollcall_operator.control.work_queue import QueueSettings, RetryError, WorkQueue
 
+pytestmark = pytest.mark.asyncio(loop_factories=["skips_waits"])
+
 Run = Callable[[str], Awaitable[float | None]]
 
 FAST = QueueSettings(
@@ -35,11 +37,16 @@ class Results:
         self.results.append(result)
 
 
+def make_queue(run: Run, settings: QueueSettings, metrics: Results | None = None) -> WorkQueue[str]:
+    clock = asyncio.get_running_loop().time
+    return WorkQueue(run, settings=settings, metrics=metrics, clock=clock)
+
+
 @asynccontextmanager
 async def queue_of(
     run: Run, *, settings: QueueSettings = FAST, metrics: Results | None = None
 ) -> AsyncIterator[WorkQueue[str]]:
-    queue: WorkQueue[str] = WorkQueue(run, settings=settings, metrics=metrics)
+    queue = make_queue(run, settings, metrics)
     queue.start()
     try:
         yield queue
@@ -227,7 +234,6 @@ async def test_news_of_a_failed_key_does_not_make_it_spin() -> None:
         await eventually(lambda: runs == 2)
 
 
-@pytest.mark.alone
 async def test_success_resets_the_back_off() -> None:
     outcomes = iter([True, True, True, False, True])
     times: list[float] = []
@@ -287,7 +293,7 @@ async def test_close_lets_a_run_end_and_takes_no_more() -> None:
         await asyncio.sleep(0.05)
         ended.append(key)
 
-    queue: WorkQueue[str] = WorkQueue(run, settings=FAST)
+    queue = make_queue(run, FAST)
     queue.start()
     queue.add("a")
     await asyncio.sleep(0.01)
@@ -305,7 +311,7 @@ async def test_close_is_bounded_when_a_run_does_not_end() -> None:
         started.set()
         await asyncio.sleep(60)
 
-    queue: WorkQueue[str] = WorkQueue(run, settings=QueueSettings(workers=1))
+    queue = make_queue(run, QueueSettings(workers=1))
     queue.start()
     queue.add("a")
     await started.wait()
@@ -317,7 +323,7 @@ async def test_a_worker_that_ended_is_a_problem() -> None:
     async def run(_key: str) -> None:
         return None
 
-    queue: WorkQueue[str] = WorkQueue(run, settings=QueueSettings(workers=1))
+    queue = make_queue(run, QueueSettings(workers=1))
     queue.start()
     assert queue.problem() == ""
     queue._workers[0].cancel()

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from rollcall_operator.telemetry.metrics import OperatorMetrics
-from rollcall_operator.telemetry.probes import Heartbeat, ProbeServer
+from rollcall_operator.telemetry.probes import EventLoopProbe, ProbeServer
 
 
 class Health:
@@ -106,7 +106,7 @@ async def test_while_a_long_page_is_made_the_event_loop_goes_on() -> None:
 
 def test_a_loop_that_does_not_beat_is_a_problem() -> None:
     now = 0.0
-    heartbeat = Heartbeat(bound=10.0, clock=lambda: now)
-    assert heartbeat.problem() == ""
+    loop_probe = EventLoopProbe(bound=10.0, clock=lambda: now)
+    assert loop_probe.problem() == ""
     now = 11.0
-    assert "11 s late" in heartbeat.problem()
+    assert "11 s late" in loop_probe.problem()

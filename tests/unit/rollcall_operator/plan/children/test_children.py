@@ -11,7 +11,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan.children import rollout as rollout_children
 from rollcall_operator.plan.children import trainer as trainer_children
-from rollcall_operator.plan.children import trust
+from rollcall_operator.plan.children.certificates import trust_config_map
 from rollcall_protocol import pod_contract
 from rollcall_protocol.algorithm_settings import preset
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
@@ -74,7 +74,7 @@ def test_the_clusters_keys_are_a_config_map_whose_text_depends_on_nothing_else()
     simulator.converge()
     made = simulator.children["ConfigMap/bad-rollcall-trust"]
     assert decode(TrustBundle, json.loads(made["data"]["trust.json"])) == TRUST
-    assert trust.config_map(good_job(), TRUST, "")["data"] == made["data"]
+    assert trust_config_map(good_job(), TRUST, "")["data"] == made["data"]
 
 
 def test_new_keys_reach_the_config_map_and_no_pod_is_replaced_for_them() -> None:
