@@ -1,8 +1,10 @@
 """`engine.config` of a rollout pool whose inference engine is `sglang`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from rollcall_protocol.server_settings import check_at_least_one, check_seconds, split_arguments
+from rollcall_protocol.server_settings import check_seconds, split_arguments
+from rollcall_protocol.setting_ranges import AT_LEAST_0, AT_LEAST_1, check_ranges
 
 SGLANG = "sglang"
 """The engine's name."""
@@ -57,10 +59,10 @@ class SglangSettings:
     line.
     """
 
-    max_tokens: int = 256
-    max_model_len: int = 0
+    max_tokens: Annotated[int, AT_LEAST_1] = 256
+    max_model_len: Annotated[int, AT_LEAST_0] = 0
     dtype: str = "auto"
-    tensor_parallel_size: int = 1
+    tensor_parallel_size: Annotated[int, AT_LEAST_1] = 1
     mem_fraction_static: float = 0.0
     start_seconds: float = 600.0
     silent_seconds: float = 120.0
@@ -68,11 +70,7 @@ class SglangSettings:
 
     def __post_init__(self) -> None:
         """ValueError says which setting is wrong, by the name that a user gives it."""
-        check_at_least_one(
-            {"maxTokens": self.max_tokens, "tensorParallelSize": self.tensor_parallel_size}
-        )
-        if self.max_model_len < 0:
-            raise ValueError("maxModelLen must be at least 0")
+        check_ranges(self)
         if not 0 <= self.mem_fraction_static < 1:
             raise ValueError("memFractionStatic must be at least 0 and below 1")
         check_seconds(self.start_seconds, self.silent_seconds)

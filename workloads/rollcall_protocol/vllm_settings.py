@@ -1,8 +1,10 @@
 """`engine.config` of a rollout pool whose inference engine is `vllm`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from rollcall_protocol.server_settings import check_at_least_one, check_seconds, split_arguments
+from rollcall_protocol.server_settings import check_seconds, split_arguments
+from rollcall_protocol.setting_ranges import AT_LEAST_0, AT_LEAST_1, check_ranges
 
 VLLM = "vllm"
 """The engine's name."""
@@ -44,12 +46,12 @@ class VllmSettings:
     compute their keys and values again. `arguments`: more of `vllm serve`, as on a command line.
     """
 
-    max_tokens: int = 256
-    max_model_len: int = 0
+    max_tokens: Annotated[int, AT_LEAST_1] = 256
+    max_model_len: Annotated[int, AT_LEAST_0] = 0
     dtype: str = "auto"
-    tensor_parallel_size: int = 1
-    cache_gibibytes: int = 1
-    threads: int = 1
+    tensor_parallel_size: Annotated[int, AT_LEAST_1] = 1
+    cache_gibibytes: Annotated[int, AT_LEAST_1] = 1
+    threads: Annotated[int, AT_LEAST_1] = 1
     recompute_cache: bool = False
     start_seconds: float = 600.0
     silent_seconds: float = 60.0
@@ -57,16 +59,7 @@ class VllmSettings:
 
     def __post_init__(self) -> None:
         """ValueError says which setting is wrong, by the name that a user gives it."""
-        check_at_least_one(
-            {
-                "maxTokens": self.max_tokens,
-                "tensorParallelSize": self.tensor_parallel_size,
-                "cacheGibibytes": self.cache_gibibytes,
-                "threads": self.threads,
-            }
-        )
-        if self.max_model_len < 0:
-            raise ValueError("maxModelLen must be at least 0")
+        check_ranges(self)
         check_seconds(self.start_seconds, self.silent_seconds)
         self.command_line()
 
