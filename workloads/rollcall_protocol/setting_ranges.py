@@ -40,7 +40,7 @@ AT_LEAST_0, AT_LEAST_1 = Range(0), Range(1)
 
 def check_ranges(settings: Any) -> None:
     """ValueError names the first field outside of its Range or OneOf as a manifest names it."""
-    for name, allowed in _allowed(type(settings)).items():
+    for name, allowed in _allowed(type(settings)).items():  # type: ignore[arg-type]
         if problem := allowed.problem(getattr(settings, name)):
             raise ValueError(f"{camel_case(name)} {problem}")
 

@@ -29,7 +29,7 @@ from rollcall_protocol.supervised_config import SupervisedConfig
         (HealthConfig, HealthSpec(), {}),
         (TrackingConfig, TrackingSpec(), {}),
         (DeltaConfig, DeltaSpec(), {}),
-        (SamplingConfig, SamplingSpec(), {}),
+        (SamplingConfig, SamplingSpec.model_validate({}), {}),
         (CriticConfig, CriticSpec(), {"model": ""}),
         (SupervisedConfig, SupervisedSpec(), {"evaluation": None, "evaluate_every": 0}),
     ],
