@@ -8,102 +8,90 @@ functions behind the settings, with their papers, are in `rollcall_runtime.train
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
-from rollcall_protocol.settings_reader import camel_case
+from rollcall_protocol.setting_ranges import OneOf, Range, check_ranges
 
-BASELINES = ("group-mean", "leave-one-out", "critic", "none")
-NORMALISATIONS = ("group-std", "batch", "none")
-OBJECTIVES = ("ppo", "gspo", "cispo", "policy-gradient")
-RATIO_BASES = ("proximal", "behaviour")
-CORRECTIONS = ("truncated", "masked", "none")
-LEVELS = ("token", "sequence")
-KL_TERMS = ("loss", "reward")
-KL_ESTIMATORS = ("k1", "k2", "k3")
-AGGREGATIONS = ("token-mean", "sequence-mean", "sequence-sum")
-OFF_POLICY = ("drop", "wait")
+SHARE = Range(0, 1)
+AMOUNT = Range(0, 1000)
+CAP = Range(1, 1000)
 
 
 @dataclass(frozen=True, slots=True)
 class AlgorithmSettings:
     """The defaults are those of asynchronous GRPO without a KL term.
 
-    Advantage: a sample's reward less its `baseline`: the mean of its group (the samples of the same
-    prompt), that of the others of its group, or nothing; with `critic` generalised advantages over
-    tokens, with `discount` and `gae_lambda`. `normalisation` then divides by the standard deviation
-    of the group, or makes mean and deviation of the whole batch 0 and 1.
-
-    Objective: `ppo` clips the policy ratio to 1 - `clip_low` and 1 + `clip_high`, `gspo` clips the
-    geometric mean of a sequence's ratios, `cispo` clips the ratio as a constant weight,
-    `policy-gradient` has no ratio. `dual_clip` above 1 bounds the loss of a bad sample at so many
-    times its advantage (0: no bound; ppo alone). The ratio is taken to the policy before the
-    batch's first update (`ratio_base` proximal) or to the one that sampled (behaviour).
-
-    Off-policy: `correction` weighs a token by the ratio of the ratio's base, or of the policy
-    itself if there is none, to the policy that sampled it: `truncated` at `correction_cap`, or
-    `masked`, which leaves out what lies above the cap or below `correction_floor`.
-    `correction_level` sequence takes the product over a sequence. `off_policy`: samples older than
-    the staleness bound are left out (drop), or training waits for those that would become too old
-    (wait).
-
-    Regularisation: with `kl_coefficient` above 0 a reference model is kept, and `kl_estimator` of
-    the divergence from it is added to the `kl_term`: the loss, or each token's reward.
-    `entropy_coefficient` adds an entropy bonus.
-
-    Sums: `aggregation` divides by the tokens of the batch (token-mean), averages the means of
-    sequences (sequence-mean), or divides the sums of sequences by the constant `aggregation_length`
-    and their number (sequence-sum).
-
-    Samples: `dynamic_sampling` leaves out groups whose rewards are all alike, at most
-    `dynamic_sampling_limit` for each prompt of a batch. A response that is longer than
-    `overlong_limit` less `overlong_buffer` tokens loses up to `overlong_penalty` of its reward
-    (`overlong_limit` 0: none).
-
-    `value_clip` bounds how far the updates of one batch move a critic's value, in units of reward
-    (0: no bound).
+    `spec.algorithm.settings` is made from these fields, with their ranges and docstrings; floats
+    are decimal strings there.
     """
 
-    baseline: str = "group-mean"
-    normalisation: str = "group-std"
-    discount: float = 1.0
-    gae_lambda: float = 0.95
-    objective: str = "ppo"
-    clip_low: float = 0.2
-    clip_high: float = 0.2
-    dual_clip: float = 0.0
-    ratio_base: str = "proximal"
-    correction: str = "truncated"
-    correction_level: str = "token"
-    correction_cap: float = 5.0
-    correction_floor: float = 0.0
-    off_policy: str = "drop"
-    kl_coefficient: float = 0.0
-    kl_estimator: str = "k3"
-    kl_term: str = "loss"
-    entropy_coefficient: float = 0.0
-    aggregation: str = "token-mean"
-    aggregation_length: int = 1
+    baseline: Annotated[str, OneOf("group-mean", "leave-one-out", "critic", "none")] = "group-mean"
+    """What a sample's reward is compared with for its advantage. group-mean: the mean of the
+    samples of its prompt. leave-one-out: the mean of the others of them. critic: a critic's values,
+    by generalised advantage estimation. none: nothing."""
+    normalisation: Annotated[str, OneOf("group-std", "batch", "none")] = "group-std"
+    """group-std: advantages are divided by the standard deviation of their group. batch: those of a
+    batch get mean 0 and standard deviation 1. none: neither."""
+    discount: Annotated[float, SHARE] = 1.0
+    """Discount of later rewards, with a critic; a decimal string."""
+    gae_lambda: Annotated[float, SHARE] = 0.95
+    """Lambda of generalised advantage estimation, with a critic; a decimal string."""
+    objective: Annotated[str, OneOf("ppo", "gspo", "cispo", "policy-gradient")] = "ppo"
+    """ppo: the ratio of each token is clipped. gspo: that of each sequence is. cispo: the clipped
+    ratio is a constant weight of the log-probability. policy-gradient: there is no ratio."""
+    clip_low: Annotated[float, SHARE] = 0.2
+    """The policy ratio is clipped below 1 minus this; a decimal string."""
+    clip_high: Annotated[float, AMOUNT] = 0.2
+    """The policy ratio is clipped above 1 plus this; a decimal string."""
+    dual_clip: Annotated[float, AMOUNT] = 0.0
+    """The loss of a sample with a negative advantage is at most so many times the advantage;
+    objective ppo. 0: no bound."""
+    ratio_base: Annotated[str, OneOf("proximal", "behaviour")] = "proximal"
+    """Which policy the ratio is taken to. proximal: the one before the first update on a batch.
+    behaviour: the one that sampled the token."""
+    correction: Annotated[str, OneOf("truncated", "masked", "none")] = "truncated"
+    """How importance weights correct for samples of an older policy. truncated: they are at most
+    correctionCap. masked: tokens with weights outside of correctionFloor and correctionCap are left
+    out. none: there are no weights."""
+    correction_level: Annotated[str, OneOf("token", "sequence")] = "token"
+    """Whether each token has its own importance weight, or each sequence has one."""
+    correction_cap: Annotated[float, CAP] = 5.0
+    """Upper limit of importance weights; a decimal string."""
+    correction_floor: Annotated[float, SHARE] = 0.0
+    """Lower limit of importance weights, with correction masked; a decimal string."""
+    off_policy: Annotated[str, OneOf("drop", "wait")] = "drop"
+    """What happens to samples that would become older than maxStaleness. drop: they are left out.
+    wait: training waits until they have been trained on."""
+    kl_coefficient: Annotated[float, AMOUNT] = 0.0
+    """Weight of the divergence from the reference model; above 0 there is one. A decimal string."""
+    kl_estimator: Annotated[str, OneOf("k1", "k2", "k3")] = "k3"
+    """Estimator of the divergence from the reference model."""
+    kl_term: Annotated[str, OneOf("loss", "reward")] = "loss"
+    """Whether the divergence is added to the loss, or subtracted from each token's reward."""
+    entropy_coefficient: Annotated[float, AMOUNT] = 0.0
+    """Weight of the entropy bonus; a decimal string."""
+    aggregation: Annotated[str, OneOf("token-mean", "sequence-mean", "sequence-sum")] = "token-mean"
+    """How losses of tokens become the loss of a batch. token-mean: their mean. sequence-mean: the
+    mean of the means of sequences. sequence-sum: the mean of the sums of sequences, divided by
+    aggregationLength."""
+    aggregation_length: Annotated[int, Range(1, 1_000_000)] = 1
+    """Constant by which sequence-sum divides."""
     dynamic_sampling: bool = False
-    dynamic_sampling_limit: int = 4
-    overlong_limit: int = 0
-    overlong_buffer: int = 0
-    overlong_penalty: float = 1.0
-    value_clip: float = 0.2
+    """true: groups whose samples have all the same reward are replaced by other prompts."""
+    dynamic_sampling_limit: Annotated[int, Range(1, 1000)] = 4
+    """Groups that dynamicSampling may leave out for each prompt of a batch."""
+    overlong_limit: Annotated[int, Range(0, 10_000_000)] = 0
+    """Tokens of a response at which it loses the whole overlongPenalty. 0: there is none."""
+    overlong_buffer: Annotated[int, Range(0, 10_000_000)] = 0
+    """Tokens before overlongLimit from which on the penalty grows."""
+    overlong_penalty: Annotated[float, AMOUNT] = 1.0
+    """Reward that an overlong response loses; a decimal string."""
+    value_clip: Annotated[float, AMOUNT] = 0.2
+    """How far the updates on a batch move a critic's value; a decimal string. 0: no bound."""
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{camel_case(name)} must be one of {', '.join(known)}")
-        for name in ("discount", "gae_lambda", "clip_low"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{camel_case(name)} must be between 0 and 1")
-        for name in _NOT_NEGATIVE:
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{camel_case(name)} must be at least 0")
-        for name in ("correction_cap", "aggregation_length", "dynamic_sampling_limit"):
-            if not 1 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"{camel_case(name)} must be at least 1")
+        check_ranges(self)
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -118,8 +106,6 @@ class AlgorithmSettings:
         weighed = self.objective == "policy-gradient" or self.ratio_base == "proximal"
         if not weighed and self.correction != "none":
             raise ValueError("correction must be none when ratioBase is behaviour: the ratio is it")
-        if not self.correction_floor <= 1:
-            raise ValueError("correctionFloor must be at most 1")
         if self.overlong_limit and not 0 < self.overlong_buffer <= self.overlong_limit:
             raise ValueError("overlongBuffer must be between 1 and overlongLimit")
 
@@ -143,30 +129,6 @@ class AlgorithmSettings:
         """Whether the log-probabilities before a batch's first update are read."""
         return self.objective != "policy-gradient" and self.ratio_base == "proximal"
 
-
-_CHOICES = {
-    "baseline": BASELINES,
-    "normalisation": NORMALISATIONS,
-    "objective": OBJECTIVES,
-    "ratio_base": RATIO_BASES,
-    "correction": CORRECTIONS,
-    "correction_level": LEVELS,
-    "off_policy": OFF_POLICY,
-    "kl_term": KL_TERMS,
-    "kl_estimator": KL_ESTIMATORS,
-    "aggregation": AGGREGATIONS,
-}
-_NOT_NEGATIVE = (
-    "clip_high",
-    "dual_clip",
-    "correction_floor",
-    "kl_coefficient",
-    "entropy_coefficient",
-    "overlong_limit",
-    "overlong_buffer",
-    "overlong_penalty",
-    "value_clip",
-)
 
 # What each algorithm changes of the defaults. None has a KL term, as a reference is a second model.
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(

@@ -1,20 +1,40 @@
 """What the settings of all inference servers have in common."""
 
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated
+
+from rollcall_protocol.setting_ranges import AT_LEAST_0, AT_LEAST_1, check_ranges
 
 
-def check_at_least_one(values: Mapping[str, int]) -> None:
-    """ValueError names the first of the settings that is below 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1")
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """How the agent starts a server. Seconds bound the start, and how long it may not answer.
 
+    `max_tokens`: of a response, unless the job says otherwise. `max_model_len`: tokens of a prompt
+    and its response; 0: as many as the model has positions. `dtype` of the weights that are served.
+    `arguments`: more of the server's own, as on a command line.
+    """
 
-def check_seconds(start: float, silent: float) -> None:
-    """ValueError unless a server has time to start and to answer, and not for ever."""
-    if not (0 < start <= 86_400 and 1 <= silent <= 3_600):
-        raise ValueError("startSeconds must be at most 86400, silentSeconds from 1 to 3600")
+    max_tokens: Annotated[int, AT_LEAST_1] = 256
+    max_model_len: Annotated[int, AT_LEAST_0] = 0
+    dtype: str = "auto"
+    tensor_parallel_size: Annotated[int, AT_LEAST_1] = 1
+    start_seconds: float = 600.0
+    silent_seconds: float = 60.0
+    arguments: str = ""
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is wrong, by the name that a user gives it."""
+        check_ranges(self)
+        if not (0 < self.start_seconds <= 86_400 and 1 <= self.silent_seconds <= 3_600):
+            raise ValueError("startSeconds must be at most 86400, silentSeconds from 1 to 3600")
+        self.command_line()
+
+    def command_line(self) -> list[str]:
+        """`arguments`, one by one; ValueError for an unclosed quotation, or one that is refused."""
+        raise NotImplementedError
 
 
 def split_arguments(arguments: str, *, taken: Collection[str]) -> list[str]:

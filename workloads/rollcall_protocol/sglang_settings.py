@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from rollcall_protocol.server_settings import check_at_least_one, check_seconds, split_arguments
+from rollcall_protocol.server_settings import ServerSettings, split_arguments
 
 SGLANG = "sglang"
 """The engine's name."""
@@ -46,37 +46,21 @@ UNFIT = (
 
 
 @dataclass(frozen=True, slots=True)
-class SglangSettings:
-    """How the agent starts SGLang.
+class SglangSettings(ServerSettings):
+    """How the agent starts SGLang, with more arguments of `sglang.launch_server`.
 
-    `max_tokens`: of a response, unless the job says otherwise. `max_model_len`: tokens of a prompt
-    and its response; 0: as many as the model has positions. `dtype` of the weights that are served.
     `mem_fraction_static`: the part of an accelerator's memory for weights and cache; 0: as SGLang
-    chooses. `start_seconds` bound the start; `silent_seconds` how long SGLang may not answer, which
-    it does not while it loads weights. `arguments`: more of `sglang.launch_server`, as on a command
-    line.
+    chooses. SGLang does not answer while it loads weights, which `silent_seconds` must allow.
     """
 
-    max_tokens: int = 256
-    max_model_len: int = 0
-    dtype: str = "auto"
-    tensor_parallel_size: int = 1
-    mem_fraction_static: float = 0.0
-    start_seconds: float = 600.0
     silent_seconds: float = 120.0
-    arguments: str = ""
+    mem_fraction_static: float = 0.0
 
     def __post_init__(self) -> None:
         """ValueError says which setting is wrong, by the name that a user gives it."""
-        check_at_least_one(
-            {"maxTokens": self.max_tokens, "tensorParallelSize": self.tensor_parallel_size}
-        )
-        if self.max_model_len < 0:
-            raise ValueError("maxModelLen must be at least 0")
+        ServerSettings.__post_init__(self)
         if not 0 <= self.mem_fraction_static < 1:
             raise ValueError("memFractionStatic must be at least 0 and below 1")
-        check_seconds(self.start_seconds, self.silent_seconds)
-        self.command_line()
 
     def command_line(self) -> list[str]:
         """`arguments`, one by one; ValueError for an unclosed quotation, or one that is refused."""

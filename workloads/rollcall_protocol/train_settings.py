@@ -4,20 +4,17 @@ The operator refuses a setting that a built-in engine lacks before a pod starts;
 the rest, those of third parties' engines included.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from math import prod
+from typing import Annotated
 
+from rollcall_protocol.setting_ranges import AT_LEAST_0, AT_LEAST_1, OneOf, check_ranges
 from rollcall_protocol.settings_reader import SettingError, camel_case
 
-SCHEDULES = ("constant", "linear", "cosine")
-PRECISIONS = ("fp32", "bf16")
-OFFLOADS = ("none", "optimizer", "parameters")
 ADAPTER = "adapter"
-LORA_EXPORTS = ("merged", ADAPTER)
 MAX_LORA_RANK = 512
 """vLLM serves adapters up to this rank."""
-CHECKPOINTING = ("none", "full")
 MAX_LEARNING_RATE = 1.0
 """Above 0 and at most this. AdamW moves each weight by about the learning rate in a step, and those
 of language models are below 1: with a higher one a step would replace what was learnt."""
@@ -56,42 +53,42 @@ class EngineSettings:
     """
 
     max_gradient_norm: float = 1.0
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, AT_LEAST_0] = 0.0
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8
-    schedule: str = "constant"
-    warmup_steps: int = 0
-    decay_steps: int = 0
-    min_learning_rate: float = 0.0
-    tensor_parallel: int = 1
-    context_parallel: int = 1
-    pipeline_parallel: int = 1
+    schedule: Annotated[str, OneOf("constant", "linear", "cosine")] = "constant"
+    warmup_steps: Annotated[int, AT_LEAST_0] = 0
+    decay_steps: Annotated[int, AT_LEAST_0] = 0
+    min_learning_rate: Annotated[float, AT_LEAST_0] = 0.0
+    tensor_parallel: Annotated[int, AT_LEAST_1] = 1
+    context_parallel: Annotated[int, AT_LEAST_1] = 1
+    pipeline_parallel: Annotated[int, AT_LEAST_1] = 1
     sequence_parallel: bool = False
-    replicas: int = 1
-    precision: str = "fp32"
-    activation_checkpointing: str = "none"
-    offload: str = "none"
+    replicas: Annotated[int, AT_LEAST_1] = 1
+    precision: Annotated[str, OneOf("fp32", "bf16")] = "fp32"
+    activation_checkpointing: Annotated[str, OneOf("none", "full")] = "none"
+    offload: Annotated[str, OneOf("none", "optimizer", "parameters")] = "none"
     reshard_after_forward: bool = False
     compile: bool = False
-    max_tokens_per_microbatch: int = 0
+    max_tokens_per_microbatch: Annotated[int, AT_LEAST_0] = 0
     packing: bool = False
-    logprob_chunk: int = 0
-    lora_rank: int = 0
+    logprob_chunk: Annotated[int, AT_LEAST_0] = 0
+    lora_rank: Annotated[int, AT_LEAST_0] = 0
     lora_alpha: float = 16.0
     lora_targets: str = "q_proj,k_proj,v_proj,o_proj"
-    lora_export: str = "merged"
-    threads: int = 1
+    lora_export: Annotated[str, OneOf("merged", ADAPTER)] = "merged"
+    threads: Annotated[int, AT_LEAST_0] = 1
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
-        for names, holds, rule in _RANGES:
-            for name in names:
-                if not holds(getattr(self, name)):
-                    raise ValueError(f"{camel_case(name)} must be {rule}")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ValueError(f"{camel_case(name)} must be one of {', '.join(known)}")
+        check_ranges(self)
+        for name in ("max_gradient_norm", "epsilon", "lora_alpha"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{camel_case(name)} must be positive")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{camel_case(name)} must be at least 0 and below 1")
         if not self.min_learning_rate <= 1:
             raise ValueError("minLearningRate is a share of the learning rate: at most 1")
         if self.schedule != "constant" and not self.decay_steps:
@@ -100,30 +97,6 @@ class EngineSettings:
 
 
 _MESH = ("tensor_parallel", "context_parallel", "pipeline_parallel", "replicas")
-_NOT_NEGATIVE = (
-    "weight_decay",
-    "warmup_steps",
-    "decay_steps",
-    "min_learning_rate",
-    "max_tokens_per_microbatch",
-    "logprob_chunk",
-    "lora_rank",
-    "threads",
-)
-# Names, what must hold of their values (of NaN nothing does), and that in words.
-_RANGES: tuple[tuple[tuple[str, ...], Callable[[float], bool], str], ...] = (
-    (_MESH, lambda value: value >= 1, "at least 1"),
-    (_NOT_NEGATIVE, lambda value: value >= 0, "at least 0"),
-    (("max_gradient_norm", "epsilon", "lora_alpha"), lambda value: value > 0, "positive"),
-    (("beta1", "beta2"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
-)
-_CHOICES = {
-    "schedule": SCHEDULES,
-    "precision": PRECISIONS,
-    "offload": OFFLOADS,
-    "activation_checkpointing": CHECKPOINTING,
-    "lora_export": LORA_EXPORTS,
-}
 
 # Settings that every engine has: they are the optimizer's, or of how batches are cut.
 COMMON = frozenset(
@@ -141,38 +114,23 @@ COMMON = frozenset(
         "threads",
     }
 )
+_SHARDED = COMMON | {
+    "context_parallel",
+    "replicas",
+    "precision",
+    "activation_checkpointing",
+    "offload",
+    "reshard_after_forward",
+    "packing",
+    "logprob_chunk",
+    "lora_rank",
+    "lora_alpha",
+    "lora_targets",
+    "lora_export",
+}
 BUILT_IN: Mapping[str, frozenset[str]] = {
-    "fsdp": COMMON
-    | {
-        "context_parallel",
-        "replicas",
-        "precision",
-        "activation_checkpointing",
-        "offload",
-        "reshard_after_forward",
-        "packing",
-        "logprob_chunk",
-        "lora_rank",
-        "lora_alpha",
-        "lora_targets",
-        "lora_export",
-    },
-    "fsdp2": COMMON
-    | {
-        "context_parallel",
-        "replicas",
-        "precision",
-        "activation_checkpointing",
-        "offload",
-        "reshard_after_forward",
-        "compile",
-        "packing",
-        "logprob_chunk",
-        "lora_rank",
-        "lora_alpha",
-        "lora_targets",
-        "lora_export",
-    },
+    "fsdp2": _SHARDED | {"compile"},
+    "fsdp": _SHARDED,
     "megatron": COMMON
     | {
         "tensor_parallel",
@@ -217,12 +175,11 @@ def lora_targets(text: str) -> tuple[str, ...]:
 class LoopSettings:
     """Settings beside the engine's that policy training reads: optimizer steps for each batch."""
 
-    minibatches: int = 2
+    minibatches: Annotated[int, AT_LEAST_1] = 2
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
-        if self.minibatches < 1:
-            raise ValueError("minibatches must be at least 1")
+        check_ranges(self)
 
 
 def check_known(settings: EngineSettings, known: Collection[str], *, engine: str) -> None:
@@ -230,7 +187,7 @@ def check_known(settings: EngineSettings, known: Collection[str], *, engine: str
     for item in fields(settings):
         if item.name in known or getattr(settings, item.name) == item.default:
             continue
-        having = [name for name, names in BUILT_IN.items() if item.name in names]
+        having = sorted(name for name, names in BUILT_IN.items() if item.name in names)
         others = f"these have it: {', '.join(having)}" if having else "no built-in engine has it"
         problem = f"engine {engine} does not have this setting; {others}"
         raise SettingError(camel_case(item.name), problem)

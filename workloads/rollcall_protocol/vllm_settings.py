@@ -1,8 +1,10 @@
 """`engine.config` of a rollout pool whose inference engine is `vllm`."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
-from rollcall_protocol.server_settings import check_at_least_one, check_seconds, split_arguments
+from rollcall_protocol.server_settings import ServerSettings, split_arguments
+from rollcall_protocol.setting_ranges import AT_LEAST_1
 
 VLLM = "vllm"
 """The engine's name."""
@@ -34,41 +36,17 @@ _TAKEN = (
 
 
 @dataclass(frozen=True, slots=True)
-class VllmSettings:
-    """How the agent starts vLLM. Seconds bound the start, and how long vLLM may not answer.
+class VllmSettings(ServerSettings):
+    """How the agent starts vLLM, with more arguments of `vllm serve`.
 
-    `max_tokens`: of a response, unless the job says otherwise. `max_model_len`: tokens of a prompt
-    and its response; 0: as many as the model has positions. `dtype` of the weights that are served.
     `cache_gibibytes`: of the key-value cache on a CPU; on an accelerator vLLM takes what is free.
     `threads` of each process. `recompute_cache`: whether responses that go on after an update
-    compute their keys and values again. `arguments`: more of `vllm serve`, as on a command line.
+    compute their keys and values again.
     """
 
-    max_tokens: int = 256
-    max_model_len: int = 0
-    dtype: str = "auto"
-    tensor_parallel_size: int = 1
-    cache_gibibytes: int = 1
-    threads: int = 1
+    cache_gibibytes: Annotated[int, AT_LEAST_1] = 1
+    threads: Annotated[int, AT_LEAST_1] = 1
     recompute_cache: bool = False
-    start_seconds: float = 600.0
-    silent_seconds: float = 60.0
-    arguments: str = ""
-
-    def __post_init__(self) -> None:
-        """ValueError says which setting is wrong, by the name that a user gives it."""
-        check_at_least_one(
-            {
-                "maxTokens": self.max_tokens,
-                "tensorParallelSize": self.tensor_parallel_size,
-                "cacheGibibytes": self.cache_gibibytes,
-                "threads": self.threads,
-            }
-        )
-        if self.max_model_len < 0:
-            raise ValueError("maxModelLen must be at least 0")
-        check_seconds(self.start_seconds, self.silent_seconds)
-        self.command_line()
 
     def command_line(self) -> list[str]:
         """`arguments`, one by one; ValueError for an unclosed quotation, or one that is taken."""

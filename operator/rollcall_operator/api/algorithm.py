@@ -4,17 +4,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from rollcall_operator.api.declared_settings import changes_of
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
-    Amount,
-    Cap,
     Count,
     LearningRate,
     Ratio,
-    Share,
     Temperature,
 )
 from rollcall_operator.api.training import nested
+from rollcall_protocol.algorithm_settings import AlgorithmSettings
 from rollcall_protocol.sampling_config import (
     MAX_COLUMN_LENGTH,
     MAX_RESPONSE_TOKENS,
@@ -35,72 +34,8 @@ class OptimizerSpec(Model):
     """Learning rate, as a decimal string."""
 
 
-class AlgorithmSettingsSpec(Model):
+class AlgorithmSettingsSpec(changes_of(AlgorithmSettings)):  # type: ignore[misc]
     """What differs from the settings that the algorithm's name stands for."""
-
-    baseline: Literal["group-mean", "leave-one-out", "critic", "none"] | None = None
-    """What a sample's reward is compared with for its advantage. group-mean: the mean of the
-    samples of its prompt. leave-one-out: the mean of the others of them. critic: a critic's values,
-    by generalised advantage estimation. none: nothing."""
-    normalisation: Literal["group-std", "batch", "none"] | None = None
-    """group-std: advantages are divided by the standard deviation of their group. batch: those of a
-    batch get mean 0 and standard deviation 1. none: neither."""
-    discount: Share | None = None
-    """Discount of later rewards, with a critic; a decimal string."""
-    gae_lambda: Share | None = None
-    """Lambda of generalised advantage estimation, with a critic; a decimal string."""
-    objective: Literal["ppo", "gspo", "cispo", "policy-gradient"] | None = None
-    """ppo: the ratio of each token is clipped. gspo: that of each sequence is. cispo: the clipped
-    ratio is a constant weight of the log-probability. policy-gradient: there is no ratio."""
-    clip_low: Share | None = None
-    """The policy ratio is clipped below 1 minus this; a decimal string."""
-    clip_high: Amount | None = None
-    """The policy ratio is clipped above 1 plus this; a decimal string."""
-    dual_clip: Amount | None = None
-    """The loss of a sample with a negative advantage is at most so many times the advantage;
-    objective ppo. 0: no bound."""
-    ratio_base: Literal["proximal", "behaviour"] | None = None
-    """Which policy the ratio is taken to. proximal: the one before the first update on a batch.
-    behaviour: the one that sampled the token."""
-    correction: Literal["truncated", "masked", "none"] | None = None
-    """How importance weights correct for samples of an older policy. truncated: they are at most
-    correctionCap. masked: tokens with weights outside of correctionFloor and correctionCap are left
-    out. none: there are no weights."""
-    correction_level: Literal["token", "sequence"] | None = None
-    """Whether each token has its own importance weight, or each sequence has one."""
-    correction_cap: Cap | None = None
-    """Upper limit of importance weights; a decimal string."""
-    correction_floor: Share | None = None
-    """Lower limit of importance weights, with correction masked; a decimal string."""
-    off_policy: Literal["drop", "wait"] | None = None
-    """What happens to samples that would become older than maxStaleness. drop: they are left out.
-    wait: training waits until they have been trained on."""
-    kl_coefficient: Amount | None = None
-    """Weight of the divergence from the reference model; above 0 there is one. A decimal string."""
-    kl_estimator: Literal["k1", "k2", "k3"] | None = None
-    """Estimator of the divergence from the reference model."""
-    kl_term: Literal["loss", "reward"] | None = None
-    """Whether the divergence is added to the loss, or subtracted from each token's reward."""
-    entropy_coefficient: Amount | None = None
-    """Weight of the entropy bonus; a decimal string."""
-    aggregation: Literal["token-mean", "sequence-mean", "sequence-sum"] | None = None
-    """How losses of tokens become the loss of a batch. token-mean: their mean. sequence-mean: the
-    mean of the means of sequences. sequence-sum: the mean of the sums of sequences, divided by
-    aggregationLength."""
-    aggregation_length: Count | None = None
-    """Constant by which sequence-sum divides."""
-    dynamic_sampling: bool | None = None
-    """true: groups whose samples have all the same reward are replaced by other prompts."""
-    dynamic_sampling_limit: Annotated[int, Field(ge=1, le=1000)] | None = None
-    """Groups that dynamicSampling may leave out for each prompt of a batch."""
-    overlong_limit: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """Tokens of a response at which it loses the whole overlongPenalty. 0: there is none."""
-    overlong_buffer: Annotated[int, Field(ge=0, le=10_000_000)] | None = None
-    """Tokens before overlongLimit from which on the penalty grows."""
-    overlong_penalty: Amount | None = None
-    """Reward that an overlong response loses; a decimal string."""
-    value_clip: Amount | None = None
-    """How far the updates on a batch move a critic's value; a decimal string. 0: no bound."""
 
 
 class SamplingSpec(Model):

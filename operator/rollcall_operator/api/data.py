@@ -7,7 +7,7 @@ from pydantic import Field
 from rollcall_operator.api.rolloutpool import EngineConfig
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import DataName
-from rollcall_protocol.data_config import MAX_TEMPLATE, REASONING_GYM
+from rollcall_protocol.data_config import MAX_TEMPLATE, MAX_WEIGHT, REASONING_GYM
 
 
 class RowsSpec(Model):
@@ -52,7 +52,7 @@ class RowsSpec(Model):
 class DataSourceSpec(RowsSpec):
     """One of several sources of prompts."""
 
-    weight: Annotated[int, Field(ge=1, le=10_000)] = 1
+    weight: Annotated[int, Field(ge=1, le=MAX_WEIGHT)] = 1
     """Share of the prompts: this weight, out of the sum of all sources' weights."""
 
 

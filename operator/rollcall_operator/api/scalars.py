@@ -15,7 +15,7 @@ from rollcall_operator.api.quantity import (
 )
 from rollcall_operator.api.rules import Rule
 from rollcall_protocol.sampling_config import MAX_TEMPERATURE
-from rollcall_protocol.train_settings import MAX_LEARNING_RATE
+from rollcall_protocol.train_settings import BUILT_IN, MAX_LEARNING_RATE
 
 JOB_NAME_MAX = 43
 """The trainer's StatefulSet is named <job>-trainer, and must stay under 52 characters: its pods
@@ -27,7 +27,7 @@ GROUP_NAME_MAX = 40
 
 _LABEL = "[a-z]([-a-z0-9]*[a-z0-9])?"
 
-TRAIN_ENGINES = ("fsdp2", "fsdp", "megatron", "torchtitan")
+TRAIN_ENGINES = tuple(BUILT_IN)
 ROLLOUT_ENGINES = ("tiny", "transformers", "sglang", "vllm")
 SYNC_ENGINES = ("auto", "gloo", "nccl", "hccl", "mooncake", "kimi", "nixl", "ray", "store")
 _QUALIFIED = "^[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9]([-_a-z0-9]*[a-z0-9])?)+$"

@@ -11,11 +11,10 @@ from rollcall_operator.api.rolloutpool import RolloutBase
 from rollcall_operator.plan.children.trainer_ranks import accelerators
 from rollcall_operator.plan.training_settings import sends_adapters
 from rollcall_protocol.job_config import AGENT_SETTINGS
+from rollcall_protocol.server_settings import ServerSettings
 from rollcall_protocol.settings_reader import SettingError, read_settings
 from rollcall_protocol.sglang_settings import SGLANG, SglangSettings, sampling_problem
 from rollcall_protocol.vllm_settings import VLLM, VllmSettings
-
-ServerSettings = VllmSettings | SglangSettings
 
 _WITHOUT_ADAPTERS = ("tiny", "transformers", SGLANG)
 
