@@ -6,9 +6,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import torch
+from vllm import LLM, SamplingParams
 
 from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
-from vllm import LLM, SamplingParams
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,10 +6,10 @@ import gc
 
 import pytest
 import torch
+from vllm._custom_ops import CPUDNNLGEMMHandler
 
 from tests.plugins.inference.vllm.inside.served_model import Output, ServedModel, reference
 from tests.plugins.inference.vllm.inside.small_volume import filled, mounted
-from vllm._custom_ops import CPUDNNLGEMMHandler
 
 CLOSE = 1e-4  # of log-probabilities in float32: vLLM's kernels add up in another order
 
