@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from rollcall_runtime.train.checkpoint.byte_exchange import collect, hand_out
 from rollcall_runtime.train.checkpoint.plan_messages import (
     RankPlan,
-    Share,
+    RankShare,
     Written,
     check_agreement,
     from_bytes,
@@ -69,7 +69,7 @@ class _PlannedSave:
 
     def shares(self, messages: list[bytes]) -> list[bytes]:
         """On rank 0 a message for each rank, on the others nothing."""
-        shares: list[Share] = []
+        shares: list[RankShare] = []
         with self._together():
             plans = [from_bytes(RankPlan, text, rank=rank) for rank, text in enumerate(messages)]
             if plans:
@@ -78,13 +78,14 @@ class _PlannedSave:
                 # A list of its own: torch 2.6 changes the one that it is given.
                 self._all, self._metadata = self._planner.create_global_plan(list(local))
                 shares = [
-                    Share.of(plan, planned) for plan, planned in zip(self._all, local, strict=True)
+                    RankShare.of(plan, planned)
+                    for plan, planned in zip(self._all, local, strict=True)
                 ]
         return [to_bytes(share) for share in shares]
 
     def write(self, message: bytes) -> bytes:
         with self._together():
-            share = from_bytes(Share, message, rank=0).select(self._own)
+            share = from_bytes(RankShare, message, rank=0).select(self._own)
             # torch names the files of a rank by its place in this list.
             everyone = [share] * self._group.size
             prepared = self._writer.prepare_global_plan(everyone)[self._group.rank]
