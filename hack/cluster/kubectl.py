@@ -101,7 +101,7 @@ class Kubectl:
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def job(self, name: str) -> dict[str, Any]:
-        """An RLJob."""
+        """The RLJob of this name, as the API server's JSON."""
         path = RL_JOBS.path(namespace=self.namespace, name=name)
         found: dict[str, Any] = json.loads(self._reader.get(path, seconds=10))
         return found
@@ -124,7 +124,7 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float, every: 
 
 
 def name_of(thing: dict[str, Any]) -> str:
-    """An object's name."""
+    """`metadata.name` of an object as the API server gives it."""
     return str(thing["metadata"]["name"])
 
 

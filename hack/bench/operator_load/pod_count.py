@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PodCount:
-    """Of one namespace."""
+    """How many pods of a namespace are ready, as long as `watch` runs."""
 
     def __init__(self, client: KubeClient, *, namespace: str) -> None:
         self.ready = 0

@@ -163,7 +163,7 @@ class MemberConnections:
             self._connections[member].close(reason)
 
     def close_all(self, reason: str) -> None:
-        """Close every stream."""
+        """Close the streams of all members, with the reason that they get."""
         for connection in self._connections.values():
             connection.close(reason)
 

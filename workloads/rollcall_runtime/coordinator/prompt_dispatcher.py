@@ -248,7 +248,7 @@ class PromptDispatcher:
         self._set_timer()
 
     def close(self) -> None:
-        """Stop expiring leases."""
+        """Cancel the timer of the next deadline: no lease expires any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -108,7 +108,7 @@ class RewardProcess:
         return scores
 
     async def close(self) -> None:
-        """End the process."""
+        """Kill the process, if one runs; `score` would start another."""
         running, self._running = self._running, None
         if running is not None:
             await running.kill()
