@@ -159,7 +159,7 @@ class Rank:
 
     def one_sends_what_is_too_long(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rollcall_runtime.train.checkpoint.byte_exchange.MAX_BYTES", 100)
+            patch.setattr("rollcall_runtime.train.checkpoint.planned_save.MAX_BYTES", 100)
             self._save({"w" * (200 if self._second else 1): torch.zeros(1)})
 
     def the_first_gives_a_share_that_is_none(self) -> None:
