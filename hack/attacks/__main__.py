@@ -80,7 +80,7 @@ def say(line: str) -> None:
 
 
 def main() -> int:
-    """The exit status."""
+    """Do the chosen attacks and print outcomes. 1 if one was not refused or nothing was learned."""
     parser = argparse.ArgumentParser(prog="python -m hack.attacks", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of what is random (default 1)")
     parser.add_argument("--only", nargs="*", default=[], help="names of attacks")

@@ -84,12 +84,12 @@ class AttackedJob:
 
     @property
     def uid(self) -> str:
-        """The job's uid."""
+        """The uid of the attacked RLJob, which its tokens name."""
         return self.job.config.uid
 
     @property
     def workers(self) -> list[Pod]:
-        """All honest workers."""
+        """The pods of trainers, rollouts and reference, which do not attack."""
         reference = [self.job.reference] if self.job.reference else []
         return [*self.job.trainers, *self.job.rollouts, *reference]
 

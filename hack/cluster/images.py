@@ -41,7 +41,7 @@ _PASSED_ON = (
 
 
 def full_name(name: str, *, prefix: str, tag: str) -> str:
-    """Such as `rollcall/operator:dev`."""
+    """The reference of an image, such as `rollcall/operator:dev`."""
     return f"{prefix.rstrip('/')}/{name}:{tag}"
 
 

@@ -18,7 +18,7 @@ INSTALL = Step("installing the operator with its chart", 10)
 
 
 def steps() -> list[Step]:
-    """What `ensure` shows."""
+    """The steps that `ensure` takes, for the display of progress."""
     own = [] if EXISTING else [*lifecycle.steps(), *images.steps(prefix=PREFIX, tag=TAG)]
     return [*own, *go_build.steps(["kubectl", "helm"]), INSTALL]
 
@@ -66,7 +66,7 @@ def ensure_image(name: str, *, most: int | None = None) -> list[str]:
 
 
 def connect(namespace: str = "default") -> Kubectl:
-    """The running cluster."""
+    """A Kubectl for the cluster that runs already; nothing is started."""
     binary, kubeconfig = lifecycle.program("kubectl"), lifecycle.kubeconfig()
     return Kubectl(binary=str(binary), kubeconfig=str(kubeconfig), namespace=namespace)
 

@@ -1,5 +1,6 @@
 """The cluster as a user reaches it: kubectl; and what is read once a second, without one."""
 
+import http
 import json
 import os
 import subprocess
@@ -8,12 +9,45 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
-from hack.cluster.api_reader import ApiReader
+import urllib3
+from kubernetes import client, config
+
 from hack.cluster.errors import KubectlError
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, RL_JOBS
 
 T = TypeVar("T")
+
+
+class ApiReader:
+    """Reads from the API server of a kubeconfig, over a connection that it keeps.
+
+    A kubectl for each reading would take a fifth of the machine.
+    """
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._client: Any = None
+
+    def get(self, path: str, *, seconds: float) -> str:
+        """The body of a GET. Raises KubectlError: no answer in time, or another than 200."""
+        if self._client is None:
+            settings: Any = client.Configuration()
+            settings.retries = False  # the next reading comes within a second
+            read: Any = config.load_kube_config
+            read(self._kubeconfig, client_configuration=settings)
+            self._client = client.ApiClient(settings)
+        method, url, headers, *_ = self._client.param_serialize(
+            "GET", path, auth_settings=["BearerToken"]
+        )
+        try:
+            answer = self._client.call_api(method, url, headers, _request_timeout=seconds)
+            body = answer.read().decode()
+        except (client.ApiException, urllib3.exceptions.HTTPError) as error:
+            raise KubectlError(f"GET {path}: {error}") from error
+        if answer.status != http.HTTPStatus.OK:
+            raise KubectlError(f"GET {path}: {answer.status} {body}")
+        return str(body)
 
 
 class Kubectl:
@@ -101,7 +135,7 @@ class Kubectl:
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
     def job(self, name: str) -> dict[str, Any]:
-        """An RLJob."""
+        """The RLJob of this name, as the API server's JSON."""
         path = RL_JOBS.path(namespace=self.namespace, name=name)
         found: dict[str, Any] = json.loads(self._reader.get(path, seconds=10))
         return found
@@ -124,7 +158,7 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float, every: 
 
 
 def name_of(thing: dict[str, Any]) -> str:
-    """An object's name."""
+    """`metadata.name` of an object as the API server gives it."""
     return str(thing["metadata"]["name"])
 
 

@@ -56,7 +56,7 @@ def write(names: Sequence[str], *, prefix: str, tag: str, folder: Path = FOLDER)
 
 
 def steps(names: Sequence[str], *, prefix: str, tag: str) -> list[Step]:
-    """What `write` shows."""
+    """The steps that `write` takes, one for each image."""
     full = [images.full_name(name, prefix=prefix, tag=tag) for name in names]
     return [_step(image) for image in full]
 

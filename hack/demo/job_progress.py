@@ -41,7 +41,7 @@ class JobProgress:
         return {entry["cause"] for entry in self.history}
 
     def line(self) -> str:
-        """For a person."""
+        """One line for a terminal: phase, step, version, mean reward, ready rollouts, epoch."""
         rewards = self.rewards.values()
         reward = f"{sum(rewards) / len(rewards):.2f}" if rewards else "  - "
         return (

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
 
 from hack.cluster import installation
 from hack.cluster.examples import ROOT, example
@@ -14,8 +17,10 @@ from hack.demo.command import demo, remove_job
 from hack.demo.job_progress import JobProgress, JobWatcher
 from hack.demo.job_report import write_report
 from hack.demo.learning_checks import check_epochs
-from hack.demo.learning_curve import LearningCurve
 from rollcall_cli.report.charts import inline_svg
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 JOB, POOL, TRAINER = "smollm", "smollm-vllm", "smollm-trainer-0"
 MANIFEST = "smollm/first-letter.yaml"
@@ -122,6 +127,47 @@ def check_answers(
     check_epochs(last, least=3)
     say(f"LEARNED over {last.epoch} epochs; the job and the cluster stay, for a look:")
     print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
+
+
+@dataclass(slots=True)
+class LearningCurve:
+    """What was seen of a job: `rewards` of each pod as (step, mean), `epochs` as (step, cause)."""
+
+    rewards: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
+    epochs: list[tuple[int, str]] = field(default_factory=list)
+    _epoch: int = 0
+
+    def add(self, seen: JobProgress) -> None:
+        """Take what is new."""
+        for pod, reward in seen.rewards.items():
+            points = self.rewards.setdefault(pod, [])
+            if not points or points[-1][0] < seen.step:
+                points.append((seen.step, reward))
+        for entry in seen.history:
+            if entry["epoch"] > self._epoch:
+                self._epoch = entry["epoch"]
+                self.epochs.append((seen.step, str(entry["cause"])))
+
+    def draw(self, path: Path, *, title: str) -> None:
+        """Write the chart; OSError if it cannot be written."""
+        figure = Figure(figsize=(8, 3.6), layout="constrained")
+        axes = figure.subplots()
+        for pod, points in self.rewards.items():
+            axes.plot(*zip(*points, strict=True), label=pod, linewidth=1.6)
+        grey = "#7f7f7f"
+        causes: dict[int, list[str]] = {}
+        for step, cause in self.epochs:
+            causes.setdefault(step, []).append(cause)
+        for step, found in causes.items():
+            axes.axvline(step, color=grey, linewidth=0.8, linestyle=":")
+            axes.annotate(
+                ", ".join(found), (step, 0.02), rotation=90, fontsize=7, color=grey, ha="right"
+            )
+        axes.set(ylim=(0, 1.05), xlabel="step", title=title)
+        axes.set_ylabel("mean reward of a rollout's last 256 samples")
+        axes.legend(fontsize=7, loc="lower right")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":

@@ -40,6 +40,6 @@ class MermaidPicture(SphinxDirective):
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Sphinx calls it: adds the directive `mermaid`."""
     app.add_directive("mermaid", MermaidPicture)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -60,6 +60,6 @@ def _shown(path: str, children: list[nodes.Node]) -> nodes.Element:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Called by Sphinx."""
+    """Sphinx calls it: adds the transform of links."""
     app.add_transform(RepositoryLinks)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

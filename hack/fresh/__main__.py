@@ -39,7 +39,7 @@ class Outcome:
     disk: int
 
     def line(self) -> str:
-        """For a person."""
+        """One line for a terminal: target, duration, gigabytes on the disk, verdict."""
         verdict = "passed" if self.status == 0 else f"FAILED with exit status {self.status}"
         took = duration(self.seconds)
         return f"make {self.target:<14} {took:>13} {self.disk / 1e9:8.1f} GB at most  {verdict}"

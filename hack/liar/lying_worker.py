@@ -78,7 +78,7 @@ class Liar:
         return self.kind
 
     def lied(self, kind: LieKind, detail: str = "") -> None:
-        """Record a lie."""
+        """Record a lie with its time; the first of the kinds in SOFT starts their time limit."""
         if kind in SOFT and self._soft_since is None:
             self._soft_since = time.monotonic()
         self.write("lie", kind=kind, detail=detail)

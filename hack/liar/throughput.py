@@ -125,7 +125,7 @@ def _ratio(values: Sequence[float], none: Sequence[float]) -> list[float]:
 
 
 def main() -> int:
-    """The exit status."""
+    """Measure and store the figures of the three conditions. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m hack.liar.throughput", description=__doc__)
     parser.add_argument("--seed", type=int, default=1, help="of lies and attacks")
     parser.add_argument("--rounds", type=int, default=4)

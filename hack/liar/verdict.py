@@ -77,7 +77,7 @@ def violations(history: LiarHistory) -> list[str]:
 
 
 def figures(history: LiarHistory) -> dict[str, Any]:
-    """What is printed."""
+    """By kind of lie: liars, lies, seconds until they were out, and the causes."""
     by_kind: dict[str, dict[str, Any]] = {}
     for kind in LieKind:
         lives = [life for life in history.lives if life.kind is kind]

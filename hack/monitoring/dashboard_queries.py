@@ -21,7 +21,7 @@ class PanelQuery(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Such as `job/Reward/batch`."""
+        """Dashboard, panel and legend, such as `job/Reward/batch`."""
         return f"{self.dashboard}/{self.panel}/{self.legend}"
 
 

@@ -44,7 +44,7 @@ class MetricsReader:
         return [reading for reading in found if reading is not None]
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads, after the requests that they have begun."""
         self._pool.shutdown()
 
 

@@ -16,7 +16,7 @@ from tests.apiserver.coordinator import Coordinator
 from tests.apiserver.kubelet import kubelet, rollouts
 
 SECONDS = 15.0
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 async def says_nothing(_: web.Request) -> web.StreamResponse:
@@ -33,7 +33,9 @@ async def refuses_the_token(_: web.Request) -> web.StreamResponse:
 
 
 @asynccontextmanager
-async def another_server(coordinator: Coordinator, handler: Handler | None) -> AsyncIterator[None]:
+async def another_server(
+    coordinator: Coordinator, handler: RouteHandler | None
+) -> AsyncIterator[None]:
     """Listens in the coordinator's place; nothing does, if there is no handler."""
     if handler is None:
         yield
@@ -74,7 +76,7 @@ async def condition(user: ClusterUser, reason: str, *, seconds: float) -> Object
     ids=["closed", "silent", "refuses", "another version"],
 )
 async def test_what_hides_the_coordinator_is_reported_in_time_and_marks_the_status_as_old(
-    user: ClusterUser, handler: Handler | None, reason: str
+    user: ClusterUser, handler: RouteHandler | None, reason: str
 ) -> None:
     async with kubelet(user) as node:
         await user.apply(example(replicas=1))

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -9,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.mutants import tree_copies
 from tests.mutants.forked_runs import TEST_SECONDS, Found, RunError, TestRuns
-from tests.mutants.mutant import EditError, Mutant, file_of
+from tests.mutants.mutant import EditError, Mutant, edited, file_of
 from tests.mutants.run_tests import BROKEN, FAILED, PASSED, TIMED_OUT, matches
 
 KILLED, SURVIVED = "killed", "SURVIVED"
@@ -39,7 +39,7 @@ def try_all(
     jobs = jobs or os.cpu_count() or 1
     verdicts: list[Verdict] = []
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
-        pristine = tree_copies.copy_tree(root, Path(folder, "pristine"))
+        pristine = copy_tree(root, Path(folder, "pristine"))
         for chosen, at_once in (
             ([mutant for mutant in mutants if not mutant.alone], jobs),
             ([mutant for mutant in mutants if mutant.alone], 1),
@@ -118,7 +118,7 @@ def _try(mutant: Mutant, pristine: Path, *, baseline: Found, runs: TestRuns) -> 
     with tempfile.TemporaryDirectory(prefix="mutant-", dir=pristine.parent) as folder:
         tree = Path(shutil.copytree(pristine, Path(folder, "tree"), symlinks=True))
         try:
-            tree_copies.apply(mutant, tree)
+            apply(mutant, tree)
             found = runs.run(tree, mutant.fails, timeout=mutant.timeout or TEST_SECONDS)
         except EditError as error:
             return Verdict(mutant, NO_EDIT, str(error))
@@ -139,3 +139,23 @@ def _of(test: str, found: Found) -> list[tuple[str, str]]:
 
 def _passes(outcomes: Sequence[tuple[str, str]]) -> bool:
     return bool(outcomes) and all(outcome == PASSED for outcome, _ in outcomes)
+
+
+def copy_tree(root: Path, to: Path) -> Path:
+    """Copy the files that git knows and those that it does not ignore, as they are now."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listing = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    for name in listing.stdout.split("\0"):
+        if name and (root / name).exists():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(root / name, to / name, follow_symlinks=False)
+    return to
+
+
+def apply(mutant: Mutant, tree: Path) -> None:
+    """Put the fault into a tree. Raises EditError."""
+    for name, text in edited(mutant, tree).items():
+        (tree / name).write_text(text, encoding="utf-8")
+        # Compiled code goes by the source's time in whole seconds, and its size.
+        for compiled in (tree / name).parent.glob(f"__pycache__/{Path(name).stem}.*.pyc"):
+            compiled.unlink()

@@ -81,17 +81,17 @@ def reference(arguments: Sequence[str] | None = None) -> int:
 
 
 def trainer_program() -> NoReturn:
-    """`rollcall-trainer`."""
+    """The program `rollcall-trainer`: ends the process with the exit code of `trainer`."""
     exit_process(trainer())
 
 
 def rollout_program() -> NoReturn:
-    """`rollcall-rollout`."""
+    """The program `rollcall-rollout`: ends the process with the exit code of `rollout`."""
     exit_process(rollout())
 
 
 def reference_program() -> NoReturn:
-    """`rollcall-reference`."""
+    """The program `rollcall-reference`: ends the process with the exit code of `reference`."""
     exit_process(reference())
 
 

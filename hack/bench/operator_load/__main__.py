@@ -64,7 +64,7 @@ _SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure the chosen scenarios and store their figures. Returns 0; a failure is raised."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(_SCENARIOS), default=list(_SCENARIOS))
     options = parser.parse_args()

@@ -43,7 +43,7 @@ _MET, _MISSED = "#0072b2", "#d55e00"
 
 
 def merged(runs: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Scenario to figures."""
+    """The figures of each scenario by its name; those of a later run replace earlier ones."""
     return {name: figures for run in runs for name, figures in run.items() if name != "run"}
 
 

@@ -39,7 +39,7 @@ def encoded(key: bytes, value: bytes) -> Pair:
 
 
 def decoded(pair: Pair) -> tuple[bytes, bytes]:
-    """Key and value."""
+    """Key and value as bytes, from the base64 texts of the gateway's JSON."""
     return base64.b64decode(pair["key"]), base64.b64decode(pair["value"])
 
 

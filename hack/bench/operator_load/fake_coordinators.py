@@ -37,7 +37,7 @@ STEP_SECONDS = 1.0
 
 
 class FakeCoordinator:
-    """One trainer pod's."""
+    """Reports as the coordinator of one trainer pod; no worker of the job runs."""
 
     def __init__(self, pod_uid: str) -> None:
         self.pod_uid = pod_uid
@@ -51,7 +51,7 @@ class FakeCoordinator:
         self.stream.changed()
 
     def advance(self) -> None:
-        """One more step."""
+        """Report one more training step to the operator."""
         self.step += 1
         self.stream.changed()
 
@@ -134,7 +134,7 @@ class FakeCoordinators:
 
 
 async def serve(kubeconfig: Path, namespace: str, *, steps: bool) -> None:
-    """Until cancelled."""
+    """Play the coordinators of all jobs of `namespace` until cancelled; with `steps` they train."""
     with tempfile.TemporaryDirectory() as folder:
         made = FakeCoordinators(Path(folder))
         async with (

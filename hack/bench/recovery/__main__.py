@@ -17,7 +17,6 @@ from hack.bench.recovery import (
     chart,
     import_limit,
     join_cost,
-    markdown_table,
     naive_restart,
     rollout_faults,
     scale_up,
@@ -75,7 +74,7 @@ def main() -> int:
         path = arguments.chart or trials.path.with_suffix(".svg")
         svg_file.save(chart.draw(results, caption="\n".join(captions)), path)
     found = summarize(results)
-    print(markdown_table.table(results))
+    print(chart.table(results))
     print("\n".join(f"run: {line}" for line in captions))
     print(json.dumps({"runs": trials.runs(), "file": str(trials.path), "events": found}))
     return 1 if any("failed" in figures for figures in found.values()) else 0

@@ -153,7 +153,7 @@ class BenchJob:
         return workers(member.pod_uid for member in self.stream.history[-1].state.members)
 
     def pod_name(self, uid: str) -> str:
-        """A member's pod."""
+        """The name of the pod with this uid. StopIteration if the newest state lacks it."""
         members = self.stream.history[-1].state.members
         return next(member.pod for member in members if member.pod_uid == uid)
 

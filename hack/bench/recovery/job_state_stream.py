@@ -51,7 +51,7 @@ class JobStateStream:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following."""
+        """Close the connection to the coordinator; no further state is recorded."""
         self._socket.close()
 
     def until(

@@ -20,7 +20,7 @@ from typing import Any
 
 from hack import svg_file
 from hack.bench.run_record import ROOT, caption, new_result, run_end, run_record
-from hack.bench.sync_engines import chart, markdown_table, suite
+from hack.bench.sync_engines import chart, suite
 from hack.bench.sync_engines.one_engine import add_case_arguments, bench_case, positive, size
 from rollcall_protocol import __version__
 from rollcall_runtime.sync.registry import engines
@@ -75,7 +75,7 @@ def _publish(results: Path, folder: Path) -> None:
     document = json.dumps({"run": run, "cases": cases}, indent=1) + "\n"
     (folder / "sync.json").write_text(document, encoding="utf-8")
     svg_file.save(chart.draw(cases, caption=caption(run)), folder / "sync.svg")
-    sys.stdout.write(f"{markdown_table.table(cases)}\n\n{caption(run)}\n")
+    sys.stdout.write(f"{chart.table(cases)}\n\n{caption(run)}\n")
 
 
 def read(results: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:

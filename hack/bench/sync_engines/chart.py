@@ -1,4 +1,4 @@
-"""Throughput of all engines as one SVG: GB a second to each receiver, a panel for each size."""
+"""Throughput of all engines as an SVG and a Markdown table: GB a second to each receiver."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,10 @@ _TCP = "TCP star"
 
 
 def draw(cases: Iterable[Case], *, caption: str) -> Figure:
-    """The chart; `caption` names the run. Failed cases are left out; ValueError without figures."""
+    """A panel for each size; `caption` names the run.
+
+    Failed cases are left out; ValueError without figures.
+    """
     good = [case for case in cases if "error" not in case and case["senders"] == 1]
     if not good:
         raise ValueError("there are no figures to draw")
@@ -60,3 +63,28 @@ def _quantity(nbytes: int) -> str:
         if nbytes >= unit:
             return f"{nbytes / unit:g} {name}"
     return f"{nbytes} bytes"
+
+
+def table(cases: Iterable[Mapping[str, Any]]) -> str:
+    """A row for each size and engine, a column for each number of receivers.
+
+    A cell has GB/s to each receiver, and their ratio to the TCP star of the same case.
+    """
+    cells = {(c["bytes"], c["engine"], c["receivers"]): _cell(c) for c in cases}
+    receivers = sorted({count for _, _, count in cells})
+    lines = [
+        "| MiB | engine | "
+        + " | ".join(f"{count} receiver" + "s" * (count > 1) for count in receivers)
+        + " |",
+        "|---" * (2 + len(receivers)) + "|",
+    ]
+    for size, engine in sorted({(size, engine) for size, engine, _ in cells}):
+        row = " | ".join(cells.get((size, engine, count), "") for count in receivers)
+        lines.append(f"| {size / 2**20:g} | {engine} | {row} |")
+    return "\n".join(lines)
+
+
+def _cell(case: Mapping[str, Any]) -> str:
+    if "error" in case:
+        return "failed"
+    return f"{case['gbps_per_receiver']:.2f}, {case['ratio_to_tcp']:.2f}"

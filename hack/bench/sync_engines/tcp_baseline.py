@@ -55,7 +55,7 @@ class TcpBaseline:
         _side_by_side([partial(fill, connection, part) for connection, part in pairs])
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the sockets of all connections."""
         for connection in self._connections:
             connection.close()
         self._connections = []

@@ -6,29 +6,28 @@ import asyncio
 import os
 import statistics
 import time
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from hack.bench.vllm_updates import replay
 from hack.bench.vllm_updates.answers import answers
 from hack.bench.vllm_updates.load import PROMPT, load
-from hack.bench.vllm_updates.own_versions import recorded
-from hack.bench.vllm_updates.served_models import (
-    SMALL,
-    loaded_from_disk,
-    random_model,
-    served,
-)
+from hack.bench.vllm_updates.served_models import SMALL, loaded_from_disk, random_model, served
+from rollcall_plugins.inference.vllm import engine
 from rollcall_plugins.inference.vllm.in_server import staged_file
+from rollcall_plugins.inference.vllm.server import choices
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.rollout.inference_engine import GenerationRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from transformers import PreTrainedModel
 
     from hack.bench.vllm_updates.served_models import Served
+    from rollcall_runtime.rollout.engines.server.client import ServerClient
 
 Figures = dict[str, Any]
 
@@ -209,3 +208,26 @@ async def identical(folder: Path) -> Figures:
         async with loaded_from_disk(own / "fresh", models[found.version % 2]) as fresh:
             equal.append(updated == await answers(fresh))
     return {"identical": all(equal)}
+
+
+@contextmanager
+def recorded() -> Iterator[Mapping[int, list[int]]]:
+    """The version of each token of the responses that end meanwhile, by the request's seed."""
+    found: dict[int, list[int]] = {}
+
+    async def recording(
+        client: ServerClient, body: Mapping[str, Any]
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        async with aclosing(choices(client, body)) as given:
+            async for choice in given:
+                spans = choice.get("weight_versions")
+                if spans:
+                    found[body["sampling_params"]["seed"]] = [
+                        int(span["version"])
+                        for span in spans
+                        for _ in range(span["start"], span["end"])
+                    ]
+                yield choice
+
+    with patch.object(engine, "choices", recording):
+        yield found

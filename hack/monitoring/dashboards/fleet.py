@@ -217,7 +217,7 @@ SECTIONS = (JOBS, OPERATOR)
 
 
 def fleet() -> Dashboard:
-    """The dashboard."""
+    """The dashboard of all jobs of some namespaces and of the operator."""
     board = new_dashboard(
         "Rollcall: fleet",
         "rollcall-fleet",

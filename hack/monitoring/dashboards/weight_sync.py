@@ -179,7 +179,7 @@ SECTIONS = (VERSIONS, SESSIONS)
 
 
 def weight_sync() -> Dashboard:
-    """The dashboard."""
+    """The dashboard of one job's weight sync: time, bytes, versions, sessions."""
     board = new_dashboard(
         "Rollcall: weight sync", "rollcall-weight-sync", "How weights reach the rollouts of a job."
     )

@@ -32,10 +32,14 @@ def test_a_name_stands_for_the_settings_of_its_row(name: str) -> None:
 
 
 def test_the_other_settings_are_those_of_grpo() -> None:
-    (sentence,) = re.findall(
-        r"The settings of grpo are (.*?) All other numbers are 0\.", PAGE, re.DOTALL
-    )
-    written = said(sentence)
+    table = PAGE.split("| setting of grpo | value |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (?:with .*: )?(\w+(?:, \w+)*) \| (.*) \|$", table, re.MULTILINE)
+    written = {
+        NAMES[name]: _value(value)
+        for names, values in rows
+        for name, value in zip(names.split(", "), values.split(", "), strict=True)
+    }
+    assert "| all other numbers | 0 |" in table
     others = {name: 0 for name in NAMES.values() if name not in written}
     found = AlgorithmSettings()
     assert written | others == {name: getattr(found, name) for name in NAMES.values()}

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from rollcall_protocol import pod_contract
 from rollcall_runtime.worker import auth
-from rollcall_runtime.worker.auth import Caller, Handler
+from rollcall_runtime.worker.auth import Caller, RouteHandler
 from rollcall_runtime.worker.identity.roles import CallerRole
 from rollcall_runtime.worker.identity.token_verifier import Identity, TokenVerifier
 from rollcall_runtime.worker.identity.trust_file import TrustFile
@@ -41,8 +41,8 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def introduced(
-    handler: Handler, *, pod: str, pod_uid: str, trainer_ordinal: int | None = None
-) -> Handler:
+    handler: RouteHandler, *, pod: str, pod_uid: str, trainer_ordinal: int | None = None
+) -> RouteHandler:
     """A handler that takes all callers for this pod, whatever they show."""
     role = CallerRole.MEMBER if trainer_ordinal is None else CallerRole.TRAINER_RANK
     caller = Caller(Identity("default", pod, pod_uid, "sa"), role, trainer_ordinal)

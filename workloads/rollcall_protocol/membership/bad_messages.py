@@ -1,10 +1,15 @@
-"""Which pods are not believed any more: they stay excluded until the operator replaces them."""
+"""Which pods are not believed any more: they stay excluded until the operator replaces them.
+
+More messages than an honest member ever sends are a flood, which counts as a bad message.
+"""
 
 from collections import deque
 from collections.abc import Collection
 
 MAX_BAD_MESSAGES = 3
 WINDOW_SECONDS = 60.0
+BURST_MESSAGES = 10_000
+MESSAGES_PER_SECOND = 1_000.0  # a rollout sends at most two for each prompt that it completes
 
 
 class BadMessageCounter:
@@ -36,3 +41,19 @@ class BadMessageCounter:
         self.excluded.intersection_update(pod_uids)
         for gone in self._times.keys() - set(pod_uids):
             del self._times[gone]
+
+
+class MessageRate:
+    """Counts the messages of one stream. Times are seconds on one clock."""
+
+    def __init__(self, now: float) -> None:
+        self._left, self._at = float(BURST_MESSAGES), now
+
+    def take(self, now: float) -> bool:
+        """A message arrived: whether it may count."""
+        refilled = self._left + (now - self._at) * MESSAGES_PER_SECOND
+        self._left, self._at = min(refilled, float(BURST_MESSAGES)), now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

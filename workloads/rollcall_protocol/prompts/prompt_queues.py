@@ -47,7 +47,7 @@ class PendingPrompts:
         }
 
     def put(self, prompt: int, kept: ResumablePartial | None) -> None:
-        """Add a prompt."""
+        """Add prompt number `prompt`, with what is kept of an unfinished response."""
         self._kept[prompt] = kept
         heapq.heappush(self._order, prompt)
 
@@ -87,11 +87,11 @@ class LeaseTable:
         return iter(self._held.values())
 
     def put(self, held: HeldLease) -> None:
-        """Add one."""
+        """Add a lease, in the place of one of the same id."""
         self._held[held.lease.lease_id] = held
 
     def drop(self, held: HeldLease) -> None:
-        """Take one out."""
+        """Take a lease out. KeyError if it is not there."""
         del self._held[held.lease.lease_id]
 
     def current(self, lease: str, member: MemberId) -> HeldLease | None:
@@ -108,7 +108,7 @@ class LeaseTable:
         return [held for held in self if now >= held.deadline]
 
     def next_deadline(self) -> float | None:
-        """The first deadline."""
+        """When the first lease expires, in the ledger's seconds; None without leases."""
         return min((held.deadline for held in self), default=None)
 
     def by_pod(self) -> Counter[str]:
@@ -142,7 +142,7 @@ class SampleBuffer:
         self._items = [replace(item, born=item.born - versions) for item in self._items]
 
     def put(self, item: BufferedSamples) -> None:
-        """Add samples."""
+        """Add the finished samples of one prompt, behind those that wait."""
         self._items.append(item)
 
     def drop_older(self, born: int) -> list[BufferedSamples]:

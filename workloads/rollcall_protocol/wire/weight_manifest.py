@@ -9,6 +9,9 @@ from itertools import accumulate, pairwise
 DIGEST_CHARACTERS = 32  # 128 bits
 _DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_CHARACTERS}}}")
 
+RowRange = tuple[int, int]
+"""Rows of a tensor's first dimension: the first one, and the one behind the last."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:

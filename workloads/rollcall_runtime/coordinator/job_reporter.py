@@ -41,7 +41,7 @@ class JobReporter:
         )
 
     def record_result(self, step: int, error: str) -> None:
-        """Training is over."""
+        """Training ended after `step`; `error` is empty, or says why it failed."""
         self._finished = TrainingResult(step, error)
 
     @property

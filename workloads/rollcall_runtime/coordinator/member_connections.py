@@ -10,8 +10,8 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
+from rollcall_protocol.membership.bad_messages import MESSAGES_PER_SECOND, MessageRate
 from rollcall_protocol.membership.message_check import BadMessage, MessageFault
-from rollcall_protocol.membership.message_rate import MESSAGES_PER_SECOND, MessageRate
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.json_codec import CodecError
@@ -163,7 +163,7 @@ class MemberConnections:
             self._connections[member].close(reason)
 
     def close_all(self, reason: str) -> None:
-        """Close every stream."""
+        """Close the streams of all members, with the reason that they get."""
         for connection in self._connections.values():
             connection.close(reason)
 

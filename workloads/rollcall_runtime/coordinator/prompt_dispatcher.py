@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from rollcall_protocol.job_config import EvaluationConfig, JobConfig
 from rollcall_protocol.membership.message_check import MessageFault
-from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.ledger_state import LedgerState, without_bad_samples
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.prompt_ledger import (
     CompletedPrompt,
@@ -18,7 +18,6 @@ from rollcall_protocol.prompts.prompt_ledger import (
     RejectionReason,
 )
 from rollcall_protocol.prompts.sample_check import BadSamples, SampleBounds
-from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
@@ -248,7 +247,7 @@ class PromptDispatcher:
         self._set_timer()
 
     def close(self) -> None:
-        """Stop expiring leases."""
+        """Cancel the timer of the next deadline: no lease expires any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -60,7 +60,7 @@ class RewardCheck:
                 )
 
     async def run(self, wrong: Callable[[MemberId, str], None]) -> None:
-        """Check until cancelled."""
+        """Check what waits until cancelled; `wrong` gets a member after MAX_WRONG wrong rewards."""
         while True:
             checked = await self._waiting.get()
             problem = await self._compare(checked)

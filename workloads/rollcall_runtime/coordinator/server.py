@@ -12,7 +12,7 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
 from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
-from rollcall_runtime.worker.auth import Authenticator, Handler
+from rollcall_runtime.worker.auth import Authenticator, RouteHandler
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.identity.roles import RoleBook
 from rollcall_runtime.worker.identity.tls import TlsContext
@@ -37,7 +37,7 @@ class CoordinatorServer:
         verifier: TokenVerifier,
         metrics: CoordinatorMetrics,
         certificate: TlsContext | None = None,
-        gang: Handler | None = None,
+        gang: RouteHandler | None = None,
     ) -> None:
         self._coordinator, self._address, self._gang = coordinator, address, gang
         self._metrics, self._certificate = metrics, certificate
@@ -79,7 +79,7 @@ class CoordinatorServer:
             return await handle_roster_push(request, coordinator.push_roster, refused)
 
         guard = self._authenticator.guard
-        streams: list[tuple[str, Handler]] = [
+        streams: list[tuple[str, RouteHandler]] = [
             (pod_contract.OPERATOR_STREAM_ROUTE, coordinator.stream.serve),
             (pod_contract.MEMBER_STREAM_ROUTE, coordinator.connections.serve),
             (pod_contract.FRONT_STREAM_ROUTE, coordinator.front_stream.serve),

@@ -37,7 +37,7 @@ class SnapshotSender(WeightSender):
         return self._offered.get(version)
 
     def close(self) -> None:
-        """Release all snapshots."""
+        """Release all snapshots and the encoded delta."""
         self._encoded = None
         while self._offered:
             self._offered.popitem()[1].release()

@@ -42,7 +42,7 @@ class ModelInput:
 
     @cached_property
     def tokenizer(self) -> ModelTokenizer:
-        """Of the model."""
+        """The model's tokenizer, loaded when it is first asked for."""
         return self.load_tokenizer()
 
     def check_tokens(self, tokens: Sequence[int], *, place: str, field: str) -> None:

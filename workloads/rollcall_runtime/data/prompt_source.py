@@ -44,7 +44,7 @@ class PromptSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReversePrompts:
-    """`builtin:reverse`."""
+    """Prompts of `builtin:reverse`: the symbols follow from seed and number alone."""
 
     seed: int
 
@@ -55,7 +55,7 @@ class ReversePrompts:
         return f"builtin:reverse, number {number}"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to do: prompts are made up, and no file is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class FirstLetterPrompts:
         return f"builtin:first-letter, number {number}"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to do: prompts are made up, and no file is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ class NoPrompts:
         return f"{FRONT}, number {number}"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to do: there are no prompts, and no file is open."""
 
 
 def open_prompts(

@@ -50,4 +50,4 @@ class ReasoningGymRows:
         return f"{self._name}, number {number}"
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Nothing to do: rows are made up, and no file is open."""

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rollcall_protocol.wire.weight_manifest import RowRange
     from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.weight_files import WeightFiles
-    from rollcall_runtime.models.weight_loading import Rows
 
 # Output layers of other heads, and buffers that old checkpoints repeat in each layer.
 _NOT_NEEDED = (r"^(lm_head|head|score)\.", r"rotary_emb\.inv_freq$")
@@ -39,7 +39,7 @@ class SourceWeights(WeightReader):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self.parameters
 
-    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+    def read(self, name: str, rows: RowRange | None = None) -> Tensor:
         if self.files is not None and name in self.stored:
             return self.files.read(self.stored[name], rows)
         tensor = self.made[name]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-Rows = tuple[int, int]  # the first, and the end, of a tensor's first dimension
+    from rollcall_protocol.wire.weight_manifest import RowRange
 
 
 class WeightReader(ABC):
@@ -26,7 +26,7 @@ class WeightReader(ABC):
         """Every name with the shape of the whole tensor."""
 
     @abstractmethod
-    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+    def read(self, name: str, rows: RowRange | None = None) -> Tensor:
         """The tensor on the CPU in the source's dtype; `rows` alone, if they are given.
 
         KeyError for a name that is not in `shapes`.

@@ -12,7 +12,7 @@ from rollcall_protocol.wire.messages import ReconnectRequest, loads
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.tickets import TicketKeys
-from rollcall_runtime.worker.auth import Authenticator, Handler
+from rollcall_runtime.worker.auth import Authenticator, RouteHandler
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 
 STOP_SECONDS = 2.0
@@ -37,7 +37,7 @@ class AgentServer:
         drain: Callable[[str], None],
         refused: Callable[[str], None],
         reconnect: Callable[[ReconnectRequest], Awaitable[bool]],
-        generate: Handler,
+        generate: RouteHandler,
         shard: str = "",
     ) -> None:
         async def begin_drain(request: web.Request) -> web.StreamResponse:

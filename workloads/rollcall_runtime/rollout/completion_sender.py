@@ -83,7 +83,7 @@ class CompletionSender:
         return True
 
     async def run(self) -> None:
-        """Deliver until cancelled."""
+        """Deliver completions until cancelled, POSTS_AT_ONCE at a time."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
         # The name leads to another pod when rank 0 was replaced.
         connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names)

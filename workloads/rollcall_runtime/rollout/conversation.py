@@ -88,7 +88,7 @@ class Conversation:
         return GenerationRequest(prompt, sampling, seed)
 
     def close(self) -> None:
-        """Forget the environment."""
+        """Have the environment's process forget this conversation."""
         self._of.process.ended(self._number)
 
     # --- inside --------------------------------------------------------------------------------

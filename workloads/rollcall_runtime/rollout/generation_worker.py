@@ -99,7 +99,7 @@ class GenerationWorker:
         return len(self._waiting) + len(self._running)
 
     def add(self, lease: PromptLease) -> None:
-        """Queue a lease."""
+        """Queue a lease behind those that wait."""
         in_turns = self._conversations is not None
         self._waiting.append(ActiveLease.of(lease, keep=self._partial.keep, in_turns=in_turns))
         self._changed()

@@ -60,7 +60,7 @@ class Trace:
         self._add(event, at=time.monotonic(), track=track)
 
     def close(self) -> None:
-        """End the file."""
+        """Write the end of the JSON and close the file; may be called twice."""
         with self._lock:
             file, self._file = self._file, None
             if file is None:

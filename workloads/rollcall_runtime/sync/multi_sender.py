@@ -65,7 +65,7 @@ class MultiSenderSession(SyncSession):
         return next(iter(self._lanes.values())).buffer_devices
 
     def join(self, *, timeout: float) -> None:
-        """Join every lane."""
+        """Join the session of each sender, side by side, within `timeout` seconds."""
         self._each(lambda _, lane: lane.join(timeout=timeout))
 
     def give_up_join(self) -> bool:
@@ -105,7 +105,7 @@ class MultiSenderSession(SyncSession):
         self._each(take)
 
     def abort(self) -> None:
-        """Abort every lane."""
+        """Abort the session of each sender."""
         for lane in self._lanes.values():
             lane.abort()
 

@@ -149,7 +149,7 @@ class SessionRendezvous:
         return tuple(decode_value(answer[key]) if key in answer else None for key in keys)
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection to the sender's rendezvous."""
         self._connection.close()
 
     def _exchange(self, request: dict[str, Any]) -> dict[str, str]:

@@ -62,7 +62,7 @@ class RendezvousConnection:
         return answer
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the socket; the server sees that this client has left."""
         self._socket.close()
 
     def _connect(self, address: RendezvousAddress) -> socket.socket:

@@ -12,10 +12,11 @@ from rollcall_runtime.tasks.process_messages import LENGTH, pack
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
     UnusableRewardError,
+    WeightedSum,
     load_reward,
+    load_sum,
 )
 from rollcall_runtime.tasks.user_child import run_child
-from rollcall_runtime.tasks.weighted_sum import WeightedSum, load_sum
 
 
 def main() -> None:

@@ -4,8 +4,10 @@
 """
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -18,7 +20,6 @@ from rollcall_protocol.wire.reward_errors import (
     printable,
 )
 from rollcall_runtime.tasks.reward_function import FIELD
-from rollcall_runtime.tasks.reward_messages import MAX_ANSWER, named, request
 from rollcall_runtime.tasks.user_process import ProcessDiedError, UserCode, UserProcess
 from rollcall_runtime.worker.container_memory import free_memory
 from rollcall_runtime.worker.errors import SpecError
@@ -29,6 +30,7 @@ _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
 Score = float | RewardError
 OfParts = Callable[[Mapping[str, float]], None]
+MAX_ANSWER = 1 << 16  # bytes
 
 
 class RewardScorer(Protocol):
@@ -108,7 +110,7 @@ class RewardProcess:
         return scores
 
     async def close(self) -> None:
-        """End the process."""
+        """Kill the process, if one runs; `score` would start another."""
         running, self._running = self._running, None
         if running is not None:
             await running.kill()
@@ -184,3 +186,28 @@ def _parts(answer: Mapping[str, Any], names: Sequence[str]) -> dict[str, float]:
         if kind_of_number(number) is not None:
             raise ProcessDiedError(f"it sent the number {number} for the part {name}")
     return numbers
+
+
+def named(
+    function: str,
+    config: Mapping[str, Any],
+    parts: Sequence[RewardPart],
+    directory: Path | None,
+) -> str:
+    """What the process is to call; `directory` has the model's tokenizer."""
+    value = {"function": function, "config": dict(config), "parts": [asdict(p) for p in parts]}
+    return json.dumps({**value, "directory": str(directory or "")})
+
+
+def request(
+    prompt: Sequence[int],
+    samples: Sequence[tuple[Sequence[int], float]],
+    row: Mapping[str, Any],
+    *,
+    stop: bool,
+) -> dict[str, Any]:
+    """Ask for the rewards of samples of one prompt, in this order; `stop`: up to an error.
+
+    A sample is a response, and what its environment's steps gave.
+    """
+    return {"prompt": prompt, "samples": samples, "row": row, "stop": stop}

@@ -89,7 +89,7 @@ class RewardProcesses:
         return scores
 
     async def close(self) -> None:
-        """End the processes."""
+        """Kill all processes, one after the other."""
         for process in self._all:
             await process.close()
 

@@ -87,7 +87,7 @@ class UserProcess:
         )
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a request."""
+        """Queue a message for the process, without waiting until it is read."""
         self.writer.write(pack(message))
 
     async def answer(self) -> dict[str, Any]:

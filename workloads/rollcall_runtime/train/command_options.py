@@ -74,14 +74,14 @@ def at_least(least: int) -> Any:
 
 
 def add_model_argument(parser: argparse.ArgumentParser) -> None:
-    """--model."""
+    """Add `--model`, which every command requires that opens a model."""
     parser.add_argument(
         "--model", required=True, metavar="M", help="builtin:..., a directory, or an id of the hub"
     )
 
 
 def add_data_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `data_config` reads."""
+    """Add the sources and the options that `data_config` reads."""
     parser.add_argument(
         "source",
         nargs="+",
@@ -118,7 +118,7 @@ def data_config(options: argparse.Namespace) -> DataConfig:
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `engine_ref` reads."""
+    """Add the options that `engine_ref` reads."""
     parser.add_argument(
         "--engine", default="fsdp2", metavar="E", help="the training engine (default: fsdp2)"
     )

@@ -52,7 +52,7 @@ class HistoryFile:
             self._write(self._file, [StepRow(step, row.time, dict(figures))])
 
     def close(self) -> None:
-        """Harmless twice."""
+        """Close the file; may be called twice. An error of the disk is ignored."""
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):  # what its buffer held was lost before

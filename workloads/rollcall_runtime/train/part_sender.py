@@ -98,7 +98,7 @@ class SnapshotPartSender(WeightSender):
         self._release(message.number)
 
     def close(self) -> None:
-        """Release all parts."""
+        """Release the snapshots of all parts that are held."""
         while self._parts:
             self._parts.popitem()[1].weights.release()
 
@@ -165,7 +165,7 @@ class SenderRank:
         self._runner = BoundedRunner(app, refused=_log_refusal, shutdown_timeout=STOP_SECONDS)
 
     async def run(self) -> None:
-        """Serve until cancelled."""
+        """Listen and send this rank's parts until cancelled; then release everything."""
         try:
             await self._runner.setup()
             for address in {member.address for member in self._members}:

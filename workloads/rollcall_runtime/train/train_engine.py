@@ -185,7 +185,7 @@ class TrainEngine(ABC):
 
     @abstractmethod
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Forget the gradients that `forward_backward` has added up."""
 
     @property
     @abstractmethod

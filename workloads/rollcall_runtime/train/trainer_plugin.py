@@ -31,7 +31,7 @@ class TrainerPlugin(ABC):
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """What `run_command` reads."""
+        """Add the options that `run_command` reads to the command's parser."""
 
     @abstractmethod
     def run_command(

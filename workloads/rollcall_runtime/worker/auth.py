@@ -19,7 +19,7 @@ from rollcall_runtime.worker.identity.token_verifier import (
 
 log = logging.getLogger(__name__)
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+RouteHandler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Authenticator:
     ) -> None:
         self._verifier, self._book, self._refused = verifier, book, refused
 
-    def guard(self, route: str, handler: Handler) -> Handler:
+    def guard(self, route: str, handler: RouteHandler) -> RouteHandler:
         """Wrap the handler of `route`: 401 without a valid token, 403 for another role."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,7 @@ COLLECT_SECONDS = 10.0
 BEAT_SECONDS = 1.0
 STUCK_SECONDS = 60.0  # that the worker's event loop may not run for
 
-Check = Callable[[], str]
+HealthCheck = Callable[[], str]
 """Returns an empty string, or why the probe fails. Called in the server's thread."""
 
 
@@ -43,8 +43,8 @@ class MetricsServer:
         self,
         metrics: Metrics,
         *,
-        healthy: Check,
-        ready: Check,
+        healthy: HealthCheck,
+        ready: HealthCheck,
         engines: Callable[[], Awaitable[bytes]] | None = None,
         files: Mapping[str, Path] | None = None,
     ) -> None:
@@ -147,7 +147,7 @@ def _give(path: Path) -> Callable[[web.Request], Any]:
     return give
 
 
-def _answer(check: Check) -> Callable[[web.Request], Any]:
+def _answer(check: HealthCheck) -> Callable[[web.Request], Any]:
     async def answer(_: web.Request) -> web.Response:
         problem = check()
         return web.Response(text=problem or "ok", status=503 if problem else 200)

@@ -54,7 +54,7 @@ class Metrics:
         self.labels = dict(labels)
 
     def gauge(self, name: str, help_text: str) -> Gauge:
-        """A gauge."""
+        """A new gauge with the worker's labels; PREFIX is put before `name`."""
         return Gauge(PREFIX + name, help_text, self.labels, registry=self.registry).labels(
             **self.labels
         )
@@ -160,7 +160,7 @@ class RolloutMetrics(Metrics):
         self.reward.set(math.nan)
 
     def sampled(self, *, rewards: Iterable[float], tokens: int) -> None:
-        """Record finished samples."""
+        """Count finished samples and their tokens, and renew the mean of the last rewards."""
         new = list(rewards)
         self._window.extend(new)
         self.samples.inc(len(new))

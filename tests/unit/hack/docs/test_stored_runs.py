@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hack.bench.operator_load.chart import GOALS as OPERATOR_GOALS
-from hack.bench.recovery.markdown_table import GOALS as RECOVERY_GOALS
+from hack.bench.recovery.chart import GOALS as RECOVERY_GOALS
 from hack.docs.stored_runs import RUNS, Bench, Figure, Run, at, bench_name, read, stored, write
 
 RECORD = {

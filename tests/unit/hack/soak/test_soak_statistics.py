@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hack.soak import log_reader, metrics_reader
+from hack.soak import cluster_observer, metrics_reader
 from hack.soak.fault_plan import FaultKind
 from hack.soak.soak_history import InjectedFault, LogLine
 from hack.soak.soak_statistics import detection_seconds, figures, spread, stall_seconds
@@ -77,13 +77,13 @@ def test_log_lines_are_read_as_the_node_keeps_them() -> None:
         '2026-01-02T03:04:05.678901234Z stderr F {"time": "2026-01-02T03:04:05.678+00:00", '
         '"level": "info", "message": "step 3: reward 0.1"}'
     )
-    line = log_reader.parse(text, pod="p", uid="u")
+    line = cluster_observer.parse(text, pod="p", uid="u")
     assert line is not None
     assert line.message == "step 3: reward 0.1"
     assert line.time % 60 == pytest.approx(5.678)
-    raw = log_reader.parse("2026-01-02T03:04:05.6Z stderr F Traceback", pod="p", uid="u")
+    raw = cluster_observer.parse("2026-01-02T03:04:05.6Z stderr F Traceback", pod="p", uid="u")
     assert raw == LogLine(line.time // 1, "p", "u", "Traceback", "raw")
-    assert log_reader.parse("", pod="p", uid="u") is None
+    assert cluster_observer.parse("", pod="p", uid="u") is None
 
 
 def test_metrics_keep_the_label_that_distinguishes_lines() -> None:

@@ -1,6 +1,12 @@
-"""Three bad messages within a minute exclude a pod; fewer, or slower ones, do not."""
+"""Three bad messages within a minute exclude a pod, and so does a flood; less does not."""
 
-from rollcall_protocol.membership.bad_messages import WINDOW_SECONDS, BadMessageCounter
+from rollcall_protocol.membership.bad_messages import (
+    BURST_MESSAGES,
+    MESSAGES_PER_SECOND,
+    WINDOW_SECONDS,
+    BadMessageCounter,
+    MessageRate,
+)
 
 
 def test_the_third_within_the_window_excludes_once() -> None:
@@ -26,3 +32,18 @@ def test_pods_that_are_gone_are_forgotten() -> None:
     assert counter.excluded == set()
     assert not counter.add("b", 1)
     assert not counter.add("b", 2)
+
+
+def test_a_member_may_send_at_the_rate_for_ever() -> None:
+    rate = MessageRate(0.0)
+    assert all(rate.take(n / MESSAGES_PER_SECOND) for n in range(3 * BURST_MESSAGES))
+
+
+def test_of_messages_at_once_only_a_bounded_number_counts() -> None:
+    rate = MessageRate(0.0)
+    assert sum(rate.take(0.0) for _ in range(2 * BURST_MESSAGES)) == BURST_MESSAGES
+
+
+def test_a_silence_gives_back_no_more_than_the_bound() -> None:
+    rate = MessageRate(0.0)
+    assert sum(rate.take(1e6) for _ in range(2 * BURST_MESSAGES)) == BURST_MESSAGES

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.membership import message_rate
+from rollcall_protocol.membership import bad_messages
 from rollcall_protocol.membership.bad_messages import MAX_BAD_MESSAGES
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
@@ -66,8 +66,8 @@ def states(group: Group) -> dict[str, MemberState]:
 async def test_a_flood_of_messages_that_are_well_formed_excludes_its_sender(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_rate, "BURST_MESSAGES", 50)
-    monkeypatch.setattr(message_rate, "MESSAGES_PER_SECOND", 1.0)
+    monkeypatch.setattr(bad_messages, "BURST_MESSAGES", 50)
+    monkeypatch.setattr(bad_messages, "MESSAGES_PER_SECOND", 1.0)
     async with two_rollouts(tmp_path) as (group, liar, b):
         for _ in range(40):
             await b.say(PromptCredit(0))

@@ -2,13 +2,24 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
+import httpx
+import huggingface_hub.constants
 import pytest
+from huggingface_hub.errors import (
+    GatedRepoError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
-from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.models.open_model import is_hub_id, open_model
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines.tiny_models import write_tiny_model
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 def refusal(path: Path | str) -> str:
@@ -66,3 +77,90 @@ def test_generation_settings_say_which_tokens_end_a_response(tmp_path: Path) -> 
     assert open_model(str(directory)).eos == {2}
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
     assert open_model(str(directory)).eos == {5, 6}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The hub's cache on a machine without a network, which holds acme/tiny."""
+    folder = tmp_path / "hub" / "models--acme--tiny"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text(COMMIT)
+    (folder / "refs" / "old").write_text(COMMIT)
+    write_tiny_model(folder / "snapshots" / COMMIT)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    return folder / "snapshots" / COMMIT
+
+
+@pytest.mark.parametrize(
+    "path", ["acme/tiny", "acme/tiny@main", "acme/tiny@old", f"acme/tiny@{COMMIT}"]
+)
+def test_a_model_of_the_cache_is_opened(cache: Path, path: str) -> None:
+    source = open_model(path)
+    assert source.path == path
+    assert source.directory == cache
+    source.weights()
+
+
+@pytest.mark.parametrize("path", ["acme/other", "acme/tiny@new"])
+def test_offline_a_model_that_is_not_in_the_cache_is_refused(cache: Path, path: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        open_model(path)
+    assert str(caught.value) == (
+        f"spec.model.path: {path!r} is not, or not whole, in the cache "
+        f"{cache.parents[2]}, and HF_HUB_OFFLINE is set; unset HF_HUB_OFFLINE, or mount a cache or "
+        "a directory that holds it"
+    )
+
+
+def test_a_file_that_the_cache_lacks_is_named(cache: Path) -> None:
+    shutil.move(cache / "model.safetensors", cache / "elsewhere")
+    with pytest.raises(SpecError, match=r"has no model\.safetensors"):
+        open_model("acme/tiny")
+
+
+def test_a_directory_goes_before_an_id(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model(tmp_path / "acme" / "tiny", "llama")
+    assert open_model("acme/tiny").architecture == "llama"
+
+
+@pytest.mark.parametrize("path", ["/models/x", "a/b/c", "a b", "", "../x", "a/b@", "./x"])
+def test_other_paths_are_no_ids(path: str) -> None:
+    assert not is_hub_id(path)
+
+
+RESPONSE = httpx.Response(404, request=httpx.Request("GET", "https://hub.invalid"))
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (GatedRepoError("no", response=RESPONSE), "is gated; accept its terms and give the pods a"),
+        (RepositoryNotFoundError("no", response=RESPONSE), "the hub has no model 'acme/tiny', or"),
+        (RevisionNotFoundError("no", response=RESPONSE), "'acme/tiny' has no revision 'v1'"),
+    ],
+)
+def test_what_the_hub_refuses_is_an_error_of_the_path(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, message: str
+) -> None:
+    def refuse(*arguments: object, **named: object) -> str:
+        raise error
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(SpecError, match=f"^spec.model.path: .*{message}"):
+        open_model("acme/tiny@v1")
+
+
+def test_a_hub_that_does_not_answer_is_no_error_of_the_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*arguments: object, **named: object) -> str:
+        raise LocalEntryNotFoundError("the hub cannot be reached")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    with pytest.raises(OSError, match="cannot be reached"):
+        open_model("acme/tiny")

@@ -12,10 +12,11 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from rollcall_protocol.wire.weight_manifest import RowRange
 from rollcall_runtime.models.model_parts import layers
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.models.weight_loading import Rows, WeightReader, fill, materialise
+from rollcall_runtime.models.weight_loading import WeightReader, fill, materialise
 from tests.process.engines.tiny_models import write_tiny_model
 
 RANKS, RANK = 4, 1
@@ -45,7 +46,7 @@ class CountingReader(WeightReader):
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._inner.shapes
 
-    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+    def read(self, name: str, rows: RowRange | None = None) -> Tensor:
         tensor = self._inner.read(name, rows)
         self.bytes += tensor.nbytes
         return tensor

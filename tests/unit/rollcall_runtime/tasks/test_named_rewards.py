@@ -14,8 +14,8 @@ from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
     UnusableRewardError,
     load_reward,
+    load_sum,
 )
-from rollcall_runtime.tasks.weighted_sum import load_sum
 from rollcall_runtime.worker.errors import SpecError
 
 WORDS = ("<end>", "the", "answer", "is", "Four", "four", "five")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.job_config import EnvironmentConfig
-from rollcall_runtime.tasks import reward_messages
+from rollcall_runtime.tasks import reward_process
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.tasks.user_process import UserCode, UserProcess
 
@@ -27,8 +27,8 @@ class Environment:
 ENVIRONMENT = EnvironmentConfig("users_code:Environment", config={}, step_seconds=20.0)
 CHILDREN = {
     "reward_child": (
-        reward_messages.named("users_code:reward", {}, (), None),
-        [reward_messages.request([0], [([5], 0.0)], {}, stop=False)],
+        reward_process.named("users_code:reward", {}, (), None),
+        [reward_process.request([0], [([5], 0.0)], {}, stop=False)],
     ),
     "environments.environment_child": (
         environment_messages.named(ENVIRONMENT, None),

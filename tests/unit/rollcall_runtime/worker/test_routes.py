@@ -22,7 +22,7 @@ from rollcall_runtime.train.gang_member import admit_ranks
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
-from rollcall_runtime.worker.auth import Authenticator, Handler
+from rollcall_runtime.worker.auth import Authenticator, RouteHandler
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.identity.roles import RENDEZVOUS, ROLES_OF_ROUTE, CallerRole, RoleBook
 from rollcall_runtime.worker.telemetry import TrainerMetrics
@@ -125,7 +125,7 @@ def coordinator() -> list[web.Application]:
     return [server._membership(), server._completions(), server._weights()]
 
 
-def endpoint(keys: TicketKeys) -> Handler:
+def endpoint(keys: TicketKeys) -> RouteHandler:
     return GenerationEndpoint(
         engine=cast("Any", None),
         served=ServedVersions(),

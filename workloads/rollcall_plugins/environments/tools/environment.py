@@ -87,7 +87,7 @@ def load_tools(functions: Sequence[str], *, directory: Path | None) -> Environme
 
 
 class ToolEnvironments(EnvironmentPlugin):
-    """See EnvironmentPlugin."""
+    """Environments that answer the calls of tools, which are functions of the job's."""
 
     def load(self, functions: Sequence[str], *, directory: Path | None) -> EnvironmentMaker:
         return load_tools(functions, directory=directory)

@@ -27,5 +27,5 @@ def front(arguments: Sequence[str] | None = None) -> int:
 
 
 def front_program() -> NoReturn:
-    """`rollcall-front`."""
+    """The program `rollcall-front`: ends the process with the exit code of `front`."""
     exit_process(front())

@@ -17,7 +17,7 @@ class AnswerHead:
     chat: bool
 
     def body(self, choices: Sequence[dict[str, Any]], usage: dict[str, int]) -> dict[str, Any]:
-        """A whole answer."""
+        """A whole answer, as OpenAI's JSON, of these choices and token counts."""
         kind = "chat.completion" if self.chat else "text_completion"
         return {**self._fields(kind), "choices": list(choices), "usage": usage}
 

@@ -27,7 +27,7 @@ class RequestRoutes:
 
     @property
     def rollouts(self) -> tuple[ServingRollout, ...]:
-        """All that serve."""
+        """All rollouts of the coordinator's newest list, avoided ones too."""
         return tuple(self._rollouts.values())
 
     def replace(self, serving: ServingRollouts) -> None:

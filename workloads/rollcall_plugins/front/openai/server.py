@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from rollcall_plugins.front.openai.recording import Recording
     from rollcall_protocol.front_config import FrontConfig
     from rollcall_protocol.job_config import JobConfig
-    from rollcall_runtime.worker.auth import Handler
+    from rollcall_runtime.worker.auth import RouteHandler
     from rollcall_runtime.worker.identity.tls import TlsContext
 
 log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class FrontServer:
     def _refused(self, what: str) -> None:
         self._metrics.refused(what=what).inc()
 
-    def _guard(self, handler: Handler) -> Handler:
+    def _guard(self, handler: RouteHandler) -> RouteHandler:
         """Ask for an API key, and give errors the form that OpenAI's clients read."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:

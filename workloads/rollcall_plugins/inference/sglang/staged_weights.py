@@ -42,7 +42,7 @@ class StagedVersion:
     descriptor: int
 
     def close(self) -> None:
-        """Free the memory."""
+        """Remove the directory and close the file, which frees its memory."""
         shutil.rmtree(self.directory, ignore_errors=True)
         os.close(self.descriptor)
 

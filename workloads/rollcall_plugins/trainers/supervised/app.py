@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from rollcall_plugins.trainers.supervised.figures import supervised_figures
 from rollcall_plugins.trainers.supervised.run import (
     SupervisedJob,
     SupervisedRank,
     SupervisedResult,
     SupervisedStart,
 )
+from rollcall_plugins.trainers.supervised.training import supervised_figures
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, TrainingProgress, TrainingResult
 from rollcall_runtime.coordinator import persistent_state

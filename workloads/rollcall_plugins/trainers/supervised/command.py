@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
-    """What `run_sft` reads."""
+    """Add the options that `run_sft` reads."""
     defaults = SupervisedConfig()
     add_model_argument(parser)
     add_data_arguments(parser)

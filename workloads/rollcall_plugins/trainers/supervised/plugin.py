@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SupervisedTrainer(TrainerPlugin):
-    """See TrainerPlugin."""
+    """The trainer of jobs with `spec.supervised`, and the command `rollcall-train sft`."""
 
     command: ClassVar[str] = "sft"
     summary: ClassVar[str] = "train on the answers in the data (supervised fine-tuning)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -137,3 +138,17 @@ class SupervisedTraining:
         return self._held_out is not None and (
             self.step == self.steps or bool(every and self.step % every == 0)
         )
+
+
+def supervised_figures(step: SupervisedStep) -> dict[str, float]:
+    """What a step of supervised training measured; what is not finite is left out."""
+    figures = {
+        "train/loss": step.loss,
+        "train/grad_norm": step.gradient_norm,
+        "train/lr": step.learning_rate,
+        "train/tokens": float(step.tokens),
+        "timing_s/step": step.seconds,
+    }
+    if step.evaluation_loss is not None:
+        figures["val/loss"] = step.evaluation_loss
+    return {name: value for name, value in figures.items() if math.isfinite(value)}

@@ -66,7 +66,7 @@ class LlamaRoPE(CosSinRoPE):  # type: ignore[misc]
 
     @dataclass(kw_only=True, slots=True)
     class Config(CosSinRoPE.Config):  # type: ignore[misc]
-        """As torchtitan's."""
+        """The settings of torchtitan's CosSinRoPE, and no others."""
 
     def _precompute_cache(self) -> Tensor:
         """Cosines and sines, [positions, 2 * head width]."""

@@ -79,7 +79,7 @@ class HcclEngine(ThreadedEngine):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ImportError if the libraries of HCCL or ACL are not found."""
         locate(_HCCL)
         locate(_ACL)
 

@@ -12,7 +12,7 @@ _INT8 = 0  # the one type of a byte that every product broadcasts
 
 
 class RootInfo(ctypes.Structure):
-    """HcclRootInfo."""
+    """`HcclRootInfo` of the C interface: what the ranks of a communicator meet by."""
 
     _fields_ = [("internal", ctypes.c_char * _ROOT_BYTES)]
 

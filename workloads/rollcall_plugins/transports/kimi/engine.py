@@ -98,7 +98,7 @@ class KimiEngine(MooncakeReads):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ImportError if checkpoint-engine cannot be imported."""
         _checkpoint_engine()
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

@@ -86,7 +86,7 @@ class HostP2PStore:
 
     @property
     def transfers(self) -> Any:
-        """Its TransferEngine."""
+        """Mooncake's TransferEngine of the store."""
         return self._store.engine
 
     @property

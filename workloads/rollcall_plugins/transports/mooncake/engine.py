@@ -30,7 +30,7 @@ class MooncakeEngine(MooncakeReads):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ImportError if Mooncake's TransferEngine cannot be imported."""
         _transfer_engine()
 
     def _make_transfers(self, settings: MooncakeSettings) -> Any:

@@ -76,7 +76,7 @@ class ParentOffer:
         return cls(**json.loads(text))
 
     def text(self) -> str:
-        """As it travels."""
+        """The offer as JSON, for the rendezvous."""
         return json.dumps(asdict(self))
 
 
@@ -101,7 +101,7 @@ class CommunicatorPlan:
         return cls(**(plan | {"method": BuildMethod(plan["method"])}))
 
     def text(self) -> str:
-        """As it travels."""
+        """The plan as JSON, for the rendezvous."""
         return json.dumps(asdict(self))
 
 

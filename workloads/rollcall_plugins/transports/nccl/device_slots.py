@@ -66,7 +66,7 @@ class SlotRing:
             self._cuda.wait(slot.stream)
 
     def free(self) -> None:
-        """Free all slots."""
+        """Free the device memory of all slots and destroy their streams."""
         while self._slots:
             slot = self._slots.pop()
             self._cuda.destroy_stream(slot.stream)

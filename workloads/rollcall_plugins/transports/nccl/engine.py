@@ -79,7 +79,7 @@ class NcclEngine(ThreadedEngine):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ImportError if the libraries of NCCL or CUDA are not found."""
         NcclLibrary()
         CudaLibrary()
 
@@ -195,7 +195,7 @@ class _DeviceBroadcast:
 
 
 class NcclSession(ThreadedSession):
-    """One communicator."""
+    """A session whose members broadcast through one NCCL communicator."""
 
     def __init__(
         self,

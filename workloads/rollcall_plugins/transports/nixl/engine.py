@@ -83,7 +83,7 @@ class NixlEngine(PullEngine):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ImportError if NIXL cannot be imported."""
         _use_nixl()
 
     def _open_transport(self, role: Role) -> dict[str, Any]:

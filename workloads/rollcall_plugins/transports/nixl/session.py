@@ -13,7 +13,7 @@ class NixlSession(PullSession):
 
 
 class NixlRead(LibraryRead):
-    """One read."""
+    """One read of a peer's memory, by NIXL's handle of it."""
 
     def __init__(self, engine: NixlEngine, handle: int, peer: str) -> None:
         self._engine, self._handle, self._peer = engine, handle, peer

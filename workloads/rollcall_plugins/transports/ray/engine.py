@@ -77,7 +77,7 @@ class RayEngine(ThreadedEngine):
 
     @classmethod
     def require_library(cls) -> None:
-        """Raises ImportError."""
+        """ModuleNotFoundError if Ray is not installed; it is not imported."""
         # Not imported here: Ray changes the process's logging and import path.
         if find_spec("ray") is None:
             raise ModuleNotFoundError("No module named 'ray'", name="ray")

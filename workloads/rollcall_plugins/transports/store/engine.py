@@ -106,7 +106,7 @@ def cut_in_chunks(ranges: Sequence[tuple[int, int]], size: int) -> Iterator[Piec
 
 
 class StoreEngine(ThreadedEngine):
-    """One file system."""
+    """Members write and read versions under one URL of fsspec; the module says how."""
 
     selective = True
 

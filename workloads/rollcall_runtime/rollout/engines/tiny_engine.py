@@ -33,7 +33,7 @@ class TinyEngine(InProcessEngine):
 
 
 class CachedTinyDecoder(CachedModel):
-    """See CachedModel."""
+    """The built-in decoder on the CPU, with the cache of one batch."""
 
     device = torch.device("cpu")
 

@@ -40,7 +40,7 @@ class TransformersEngine(InProcessEngine):
 
 
 class CachedTransformer(CachedModel):
-    """See CachedModel."""
+    """A model of transformers on `device`, with the cache of one batch."""
 
     def __init__(self, source: ModelSource, model: nn.Module, device: torch.device) -> None:
         self._model, self.device = cast("Any", model), device

@@ -74,11 +74,11 @@ class AclLibrary:
         self._library.call("aclrtSetDevice", device % max(count.value, 1))
 
     def allocate(self, nbytes: int) -> int:
-        """Device memory."""
+        """The address of `nbytes` of device memory. LibraryError if there is no room."""
         return self._made("aclrtMalloc", nbytes, _HUGE_FIRST)
 
     def free(self, pointer: int) -> None:
-        """Free device memory."""
+        """Free the device memory that `allocate` gave at this address."""
         self._library.call("aclrtFree", pointer)
 
     def zero(self, pointer: int, nbytes: int) -> None:
@@ -86,11 +86,11 @@ class AclLibrary:
         self._library.call("aclrtMemset", pointer, nbytes, 0, nbytes)
 
     def stream(self) -> int:
-        """A stream."""
+        """The handle of a new stream."""
         return self._made("aclrtCreateStream")
 
     def event(self) -> int:
-        """An event."""
+        """The handle of a new event."""
         return self._made("aclrtCreateEvent")
 
     def to_device(self, pointer: int, host: int, nbytes: int) -> None:
@@ -123,7 +123,7 @@ class AclLibrary:
         return self._made("aclrtIpcMemImportByKey", key.encode(), 0)
 
     def close(self, key: str) -> None:
-        """End an import."""
+        """End the import of another process's memory that has this key."""
         self._library.call("aclrtIpcMemClose", key.encode())
 
     def record(self, event: int, stream: int) -> None:

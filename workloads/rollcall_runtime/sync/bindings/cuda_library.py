@@ -66,7 +66,7 @@ class CudaLibrary:
         self._library.call("cudaSetDevice", device)
 
     def allocate(self, nbytes: int) -> int:
-        """Device memory."""
+        """The address of `nbytes` of device memory. LibraryError if there is no room."""
         pointer = ctypes.c_void_p()
         self._library.call("cudaMalloc", ctypes.byref(pointer), nbytes)
         return pointer.value or 0
@@ -86,7 +86,7 @@ class CudaLibrary:
         return stream.value or 0
 
     def destroy_stream(self, stream: int) -> None:
-        """Destroy a stream."""
+        """Give the stream's handle back; work that is in it still ends."""
         self._library.call("cudaStreamDestroy", stream)
 
     def idle(self, stream: int) -> bool:

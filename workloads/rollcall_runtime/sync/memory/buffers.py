@@ -103,7 +103,7 @@ class HostBuffer(FlatBuffer):
 
     @property
     def memory(self) -> memoryview:
-        """A writable view."""
+        """A writable view of all the buffer's bytes."""
         return self._memory
 
     def read(self, start: int, end: int, scratch: memoryview | None = None) -> memoryview:  # noqa: ARG002
@@ -197,7 +197,7 @@ class BufferHold:
         self._released = threading.Lock()
 
     def release(self) -> None:
-        """End this use."""
+        """End this use of the buffer; may be called twice."""
         if self._released.acquire(blocking=False):
             self.buffer._release_hold()  # noqa: SLF001 - a hold is part of its buffer
 
@@ -245,7 +245,7 @@ class BufferPool:
 
     @property
     def state(self) -> BufferPoolState:
-        """For metrics."""
+        """How many buffers there are and how many are in use, for metrics."""
         with self._changed:
             in_use = sum(buffer.in_use for buffer in self._buffers)
             return BufferPoolState(buffers=len(self._buffers), in_use=in_use)

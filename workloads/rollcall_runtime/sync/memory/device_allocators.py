@@ -55,7 +55,7 @@ class TorchAllocator(DeviceAllocator):
         self._stream = torch.Stream(device) if device.type != "cpu" else None
 
     def allocate(self, nbytes: int) -> "TorchAllocation":
-        """Raises ExhaustedError."""
+        """A buffer of `nbytes` zeros on the device. ExhaustedError if there is no room."""
         try:
             flat = torch.zeros(max(nbytes, 1), dtype=torch.uint8, device=self._device)
         except RuntimeError as error:
@@ -209,7 +209,7 @@ class LibraryAllocator(DeviceAllocator):
         self.driver = driver
 
     def allocate(self, nbytes: int) -> "LibraryAllocation":
-        """Raises ExhaustedError."""
+        """A buffer of `nbytes` on the device. ExhaustedError if there is no room."""
         self.driver.use()
         try:
             return LibraryAllocation(self, max(nbytes, 1))
@@ -263,7 +263,7 @@ class LibraryAllocation(DeviceAllocation):
                 self._allocator.driver.to_device(self.address + start, flat.data_ptr(), flat.nbytes)
 
     def tensor(self, start: int, nbytes: int) -> torch.Tensor:
-        """A copy."""
+        """A copy as uint8 [nbytes], on the device if torch has it, else on the CPU."""
         if not self._allocator.in_torch():
             host = torch.empty(nbytes, dtype=torch.uint8)
             self.read(start, host_view(host))

@@ -35,7 +35,7 @@ from rollcall_runtime.sync.weights.shards import (
 )
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.worker.auth import Handler
+from rollcall_runtime.worker.auth import RouteHandler
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20
@@ -70,7 +70,7 @@ def weights_handler(
     stall: float = 10.0,
     total: float = 120.0,
     shard: str = "",
-) -> Handler:
+) -> RouteHandler:
     """The handler of GET WEIGHTS_ROUTE?version=...; for the agent and for the coordinator.
 
     The answer is the manifest's length, the manifest, and the buckets; or some, which `buckets`

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from rollcall_protocol.wire.ids import Version
-from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+from rollcall_protocol.wire.weight_manifest import RowRange, TensorSpec, WeightManifest
 from rollcall_runtime.sync.engine import SyncSession
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
@@ -24,8 +24,6 @@ from rollcall_runtime.sync.weights.staging import StagingArea
 
 _RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 _MAX_RANGES = 200  # bucket ranges in one request line, which servers limit to 8 KiB
-
-Rows = tuple[int, int]  # the first, and the end
 
 
 class Shard(ABC):
@@ -37,7 +35,7 @@ class Shard(ABC):
         """Not empty, e.g. "0/2" for the first of two ranks."""
 
     @abstractmethod
-    def rows(self, name: str, shape: tuple[int, ...]) -> Rows | None:
+    def rows(self, name: str, shape: tuple[int, ...]) -> RowRange | None:
         """Rows of the first dimension of a whole tensor; None for all, an empty range for none.
 
         Always the same for the same tensor.
@@ -59,7 +57,7 @@ class RowShard(Shard):
     def key(self) -> str:
         return f"{self.rank}/{self.size}"
 
-    def rows(self, name: str, shape: tuple[int, ...]) -> Rows | None:  # noqa: ARG002
+    def rows(self, name: str, shape: tuple[int, ...]) -> RowRange | None:  # noqa: ARG002
         if not shape:
             return None
         return shape[0] * self.rank // self.size, shape[0] * (self.rank + 1) // self.size

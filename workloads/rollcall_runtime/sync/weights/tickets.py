@@ -14,7 +14,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from rollcall_protocol.pod_contract import TICKET_HEADER
-from rollcall_runtime.worker.auth import Handler
+from rollcall_runtime.worker.auth import RouteHandler
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class TicketKeys:
             hmac.compare_digest(ticket, sign_ticket(key, opens)) for key in self._keys.values()
         )
 
-    def guard(self, handler: Handler, refused: Callable[[str], None]) -> Handler:
+    def guard(self, handler: RouteHandler, refused: Callable[[str], None]) -> RouteHandler:
         """Wrap the handler of weights: 401 without a ticket for the version that is asked for."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:

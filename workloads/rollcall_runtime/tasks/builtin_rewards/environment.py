@@ -10,7 +10,7 @@ from rollcall_runtime.worker.engine_config import read_settings
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentRewardSettings:
-    """There are none."""
+    """No settings: any key of `config` is refused."""
 
 
 class EnvironmentReward(NamedReward):

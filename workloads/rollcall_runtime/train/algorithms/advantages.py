@@ -131,3 +131,14 @@ def _sums(values: Tensor, index: Tensor) -> Tensor:
     """The sum of each group, [groups]."""
     count = int(index.max()) + 1 if len(index) else 0
     return values.new_zeros(count).index_add_(0, index, values)
+
+
+def overlong_penalty(tokens: Tensor, *, limit: int, buffer: int) -> Tensor:
+    """What is added to the reward of responses of so many `tokens`: 0 to -1, float32, same shape.
+
+    0 up to `limit` - `buffer` tokens, -1 from `limit` on, a straight line between. A sample that
+    was cut off is punished by less than one that went on, where a sudden penalty would punish sound
+    reasoning at random. Source: soft overlong punishment, DAPO (Yu et al. 2025, equation 13).
+    """
+    beyond = tokens.float() - (limit - buffer)
+    return -(beyond / buffer).clamp(0.0, 1.0)

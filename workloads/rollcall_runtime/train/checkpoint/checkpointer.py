@@ -53,10 +53,10 @@ class CheckpointedModel(Protocol):
     """What is saved: a training engine, or several models at once."""
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        """As TrainEngine's."""
+        """Copy what to save; returns what writes the copy to `path`. As TrainEngine's."""
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
-        """As TrainEngine's."""
+        """Restore what `path` holds; returns the caller's state. As TrainEngine's."""
 
 
 class Checkpointer:

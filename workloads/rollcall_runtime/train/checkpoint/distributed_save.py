@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from rollcall_runtime.train.checkpoint import files
@@ -13,7 +14,6 @@ from rollcall_runtime.train.checkpoint.planned_save import save_planned
 from rollcall_runtime.train.checkpoint.soundness import MODEL
 from rollcall_runtime.train.collective_errors import raise_on_all_ranks
 from rollcall_runtime.train.finite_weights import FiniteWeights, NotFiniteError
-from rollcall_runtime.train.rng import rng_states, set_rng_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 _RNG = "rng"
+CPU = "cpu"
 
 
 def prepare_save(
@@ -138,3 +139,31 @@ def load_rng_states(group: TrainerProcessGroup, path: Path) -> dict[str, Any]:
 def use_rng_states(group: TrainerProcessGroup, loaded: Mapping[str, Any]) -> None:
     """Continue with the states that were loaded for `load_rng_states`."""
     set_rng_states(loaded.get(f"{_RNG}.{group.rank}", {}))
+
+
+def rng_states() -> dict[str, Tensor]:
+    """By device type: the CPU's, and that of the accelerator in use, if there is one."""
+    states = {CPU: torch.get_rng_state()}
+    device = _accelerator()
+    if device is not None:
+        states[device] = torch.get_device_module(device).get_rng_state()
+    return states
+
+
+def set_rng_states(states: Mapping[str, Tensor]) -> None:
+    """Continue from `states`, which are of devices that are in use here."""
+    for device, state in states.items():
+        if device == CPU:
+            torch.set_rng_state(state)
+        else:
+            torch.get_device_module(device).set_rng_state(state)
+
+
+def _accelerator() -> str | None:
+    """The device type, if this process has begun to use it: asking must not start a driver."""
+    if not torch.accelerator.is_available():
+        return None
+    found = torch.accelerator.current_accelerator()
+    if found is None or not torch.get_device_module(found.type).is_initialized():
+        return None
+    return found.type

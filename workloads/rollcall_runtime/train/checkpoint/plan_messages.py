@@ -157,7 +157,7 @@ class RankPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class RankShare:
     """What of its own plan a rank shall write: `places` there, ascending.
 
     `hints`: for each, where torch's metadata has the part among those of its tensor; -1 without.
@@ -176,7 +176,7 @@ class Share:
             raise ValueError("hints must not be below -1")
 
     @classmethod
-    def of(cls, plan: SavePlan, planned: SavePlan) -> Share:
+    def of(cls, plan: SavePlan, planned: SavePlan) -> RankShare:
         """`plan` is what torch left of the plan `planned` of the same rank."""
         place_of = {item.index: place for place, item in enumerate(planned.items)}
         hints = [item.index.index for item in plan.items]
@@ -255,7 +255,7 @@ def _least_bytes(item: WriteItem) -> int:
     return math.prod(found.chunk.sizes) * found.properties.dtype.itemsize
 
 
-def to_bytes(message: RankPlan | Share | Written) -> bytes:
+def to_bytes(message: RankPlan | RankShare | Written) -> bytes:
     """As JSON in UTF-8."""
     return to_json(message).encode()
 

@@ -18,6 +18,6 @@ class ReferenceMetrics(Metrics):
         )
 
     def answered(self, *, rows: int, seconds: float) -> None:
-        """Record a request."""
+        """Count a request's rows and the seconds that it took."""
         self.rows.inc(rows)
         self.seconds.observe(seconds)

@@ -36,7 +36,7 @@ class ActorAndOthers:
         self._actor, self._others, self._ranks = actor, others, ranks
 
     def prepare_checkpoint(self, path: Path, *, state: Mapping[str, Any]) -> Callable[[], None]:
-        """Collective. As TrainEngine's."""
+        """Collective. Copies all models; returns what writes the copies. As TrainEngine's."""
         beside = {role: _beside(path, role) for role in self._others}
         writes = [
             model.prepare_checkpoint(beside[role], state={}) for role, model in self._others.items()

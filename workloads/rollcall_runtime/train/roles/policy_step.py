@@ -10,11 +10,11 @@ import torch
 from rollcall_runtime.train.algorithms.advantages import (
     generalised_advantages,
     normalised_over_batch,
+    overlong_penalty,
     rewards_to_go,
     sample_advantages,
 )
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
-from rollcall_runtime.train.algorithms.overlong_penalty import overlong_penalty
 from rollcall_runtime.train.checkpoint.checkpointer import CheckpointedModel
 from rollcall_runtime.train.roles.checkpointed_models import ActorAndOthers
 from rollcall_runtime.worker.errors import SpecError

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from hack import svg_file
-from hack.bench.recovery import chart, markdown_table
+from hack.bench.recovery import chart
 from hack.bench.recovery.trial_statistics import (
     TrialResult,
     breakdown,
@@ -85,7 +85,7 @@ def test_the_table_has_a_row_for_each_event_with_its_goal() -> None:
         TrialResult("stop", None),
     ]
     records.append(TrialResult("scale_up", 2.0, {"phases": {"imports": 1.5}}))
-    *_, kill, scale, blank, phases_ = markdown_table.table(records).splitlines()
+    *_, kill, scale, blank, phases_ = chart.table(records).splitlines()
     assert kill.endswith("| 1 (1 failed) | 0.25 | 0.25 | 0.25 | 0.3, 1 |")
     assert scale.endswith("| 1 | 2.00 | 2.00 | 2.00 | 3, 6 |")
     assert (blank, phases_) == ("", "`scale_up`, medians of its phases: imports 1.50")

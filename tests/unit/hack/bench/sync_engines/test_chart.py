@@ -10,7 +10,7 @@ import pytest
 from hack import svg_file
 from hack.bench import run_record
 from hack.bench.sync_engines import __main__ as command
-from hack.bench.sync_engines import chart, markdown_table, suite
+from hack.bench.sync_engines import chart, suite
 
 
 def figures(engine: str, receivers: int, **more: Any) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_an_unfinished_run_is_not_shown(results: Path) -> None:
 
 def test_a_failed_case_and_one_that_was_not_measured_have_no_figures_in_the_table() -> None:
     cases = [figures("gloo", 1), figures("gloo", 2), figures("kimi", 1, error="it broke")]
-    assert markdown_table.table(cases).splitlines()[2:] == [
+    assert chart.table(cases).splitlines()[2:] == [
         "| 64 | gloo | 1.00, 0.50 | 1.00, 0.50 |",
         "| 64 | kimi | failed |  |",
     ]

@@ -25,7 +25,7 @@ from rollcall_runtime.sync.weights.shards import Shard
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
-from rollcall_runtime.worker.auth import Handler
+from rollcall_runtime.worker.auth import RouteHandler
 from tests.unit.rollcall_runtime.sync.member import digests, odd_tensors, version
 
 KEY = "ab" * 32
@@ -46,7 +46,7 @@ def holder(
     return lambda asked: held if asked == held_version else None
 
 
-def guarded(handler: Handler) -> Handler:
+def guarded(handler: RouteHandler) -> RouteHandler:
     """As agent and coordinator mount it."""
     keys = TicketKeys()
     keys.accept("coordinator", KEY)

@@ -14,7 +14,7 @@ from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.shards import RowShard, cut
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.worker.auth import Handler
+from rollcall_runtime.worker.auth import RouteHandler
 from tests.unit.rollcall_runtime.sync.member import digests
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import (
     SEVEN,
@@ -38,7 +38,7 @@ class Listening:
         self.sent = 0
         self.requests = 0
 
-    def around(self, handler: Handler) -> Handler:
+    def around(self, handler: RouteHandler) -> RouteHandler:
         async def handle(request: web.Request) -> web.StreamResponse:
             answer = await handler(request)
             self.requests += 1
@@ -49,7 +49,7 @@ class Listening:
 
 
 @contextlib.asynccontextmanager
-async def counted(handler: Handler) -> AsyncIterator[tuple[str, Listening]]:
+async def counted(handler: RouteHandler) -> AsyncIterator[tuple[str, Listening]]:
     listening, app = Listening(), web.Application()
     app.add_routes([web.get(WEIGHTS_ROUTE, listening.around(guarded(handler)))])
     async with serving(app) as address:

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from rollcall_protocol.job_config import DeltaConfig
-from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_protocol.wire.weight_manifest import RowRange, WeightManifest, combine_manifests
 from rollcall_runtime.sync.digests import bucket_digests
 from rollcall_runtime.sync.errors import DigestMismatchError, StagingError
 from rollcall_runtime.sync.memory.buffers import GrowingBufferPool, HostBuffer
 from rollcall_runtime.sync.weights.delta import decode, encode
-from rollcall_runtime.sync.weights.shards import Rows, RowShard, Shard, cut, select
+from rollcall_runtime.sync.weights.shards import RowShard, Shard, cut, select
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.sync.member import odd_tensors
@@ -23,11 +23,11 @@ HALVES = RowShard(0, 2), RowShard(1, 2)
 class Named(Shard):
     """The same rows of every tensor that is named."""
 
-    wanted: Rows | None
+    wanted: RowRange | None
     names: tuple[str, ...]
     key: str = "named"
 
-    def rows(self, name: str, shape: tuple[int, ...]) -> Rows | None:
+    def rows(self, name: str, shape: tuple[int, ...]) -> RowRange | None:
         return self.wanted if name in self.names else (0, 0)
 
 
@@ -129,7 +129,9 @@ def pieces(rows: tuple[int, ...], bucket_bytes: int) -> tuple[torch.Tensor, Weig
 
 @pytest.mark.parametrize("bucket_bytes", [64, 100, 1000])
 @pytest.mark.parametrize("wanted", [(0, 3), (3, 5), (2, 9), (8, 9), (0, 9)])
-def test_rows_that_several_senders_hold_are_put_together(wanted: Rows, bucket_bytes: int) -> None:
+def test_rows_that_several_senders_hold_are_put_together(
+    wanted: RowRange, bucket_bytes: int
+) -> None:
     tensor, whole = pieces((3, 4, 2), bucket_bytes)
     kept, _ = taken(whole, Named(wanted, ("w",)))
     ((name, found),) = kept.tensors()
@@ -144,7 +146,7 @@ def test_buckets_that_are_left_out_keep_the_parts_apart() -> None:
 
 
 @pytest.mark.parametrize("rows", [(0, 5), (-1, 2), (3, 2)])
-def test_rows_that_there_are_not_are_an_error_of_this_process(rows: Rows) -> None:
+def test_rows_that_there_are_not_are_an_error_of_this_process(rows: RowRange) -> None:
     with pytest.raises(StagingError, match=r"wants rows .* of t0, which has 4") as caught:
         select(snapshot(torch.rand(4, 2)).manifest, Named(rows, ("t0",)))
     assert caught.value.own_fault

@@ -16,10 +16,8 @@ from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 from tests.unit.rollcall_runtime.train.algorithms.plain_policy_loss import (
     PlainRow,
-    plain_policy_loss,
-)
-from tests.unit.rollcall_runtime.train.algorithms.policy_batches import (
     model_output,
+    plain_policy_loss,
     random_rows,
     train_batch,
 )

@@ -6,8 +6,8 @@ import random
 import pytest
 import torch
 
+from rollcall_runtime.train.algorithms.advantages import overlong_penalty
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
-from rollcall_runtime.train.algorithms.overlong_penalty import overlong_penalty
 from rollcall_runtime.train.algorithms.policy_loss import aggregation_denominator, token_weights
 
 

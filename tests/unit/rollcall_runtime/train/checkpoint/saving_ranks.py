@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tenso
 
 from rollcall_runtime.train.checkpoint import planned_save
 from rollcall_runtime.train.checkpoint.distributed_save import load_tensors, prepare_save
-from rollcall_runtime.train.checkpoint.plan_messages import RankPlan, Share, Written, to_bytes
+from rollcall_runtime.train.checkpoint.plan_messages import RankPlan, RankShare, Written, to_bytes
 from rollcall_runtime.train.checkpoint.planned_save import save_planned
 from rollcall_runtime.train.process_group import TrainerProcessGroup, TrainerRendezvous
 
@@ -159,11 +159,11 @@ class Rank:
 
     def one_sends_what_is_too_long(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("rollcall_runtime.train.checkpoint.byte_exchange.MAX_BYTES", 100)
+            patch.setattr("rollcall_runtime.train.checkpoint.planned_save.MAX_BYTES", 100)
             self._save({"w" * (200 if self._second else 1): torch.zeros(1)})
 
     def the_first_gives_a_share_that_is_none(self) -> None:
-        self._lie(Share, b'{"places": [99], "hints": [0]}', liar=0)
+        self._lie(RankShare, b'{"places": [99], "hints": [0]}', liar=0)
 
     def one_says_it_wrote_anothers_file(self) -> None:
         text = json.dumps({"items": [{"file": "__0_0.distcp", "offset": 0, "length": 9}]})

@@ -12,7 +12,7 @@ from rollcall_runtime.train.checkpoint.plan_messages import (
     PlannedItem,
     PlannedTensor,
     RankPlan,
-    Share,
+    RankShare,
     Written,
     WrittenItem,
     check_agreement,
@@ -120,13 +120,13 @@ def test_a_name_is_of_one_path() -> None:
 
 def test_a_share_selects_from_the_ranks_own_plan() -> None:
     planned = RankPlan((VALUE, ITEM)).save_plan()
-    share = from_bytes(Share, to_bytes(Share(places=(0, 1), hints=(-1, 2))), rank=0)
+    share = from_bytes(RankShare, to_bytes(RankShare(places=(0, 1), hints=(-1, 2))), rank=0)
     found = share.select(planned)
     assert found == planned
     assert [item.index.index for item in found.items] == [None, 2]
-    assert Share.of(found, planned) == share
-    assert Share(places=(1,), hints=(2,)).select(planned).items == [planned.items[1]]
-    assert Share(places=(), hints=()).select(planned).items == []
+    assert RankShare.of(found, planned) == share
+    assert RankShare(places=(1,), hints=(2,)).select(planned).items == [planned.items[1]]
+    assert RankShare(places=(), hints=()).select(planned).items == []
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_share_that_cannot_be_is_refused(
     places: tuple[int, ...], hints: tuple[int, ...], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        Share(places, hints).select(RankPlan((VALUE, ITEM)).save_plan())
+        RankShare(places, hints).select(RankPlan((VALUE, ITEM)).save_plan())
 
 
 def test_what_was_written_is_about_the_items_of_the_share() -> None:

@@ -13,7 +13,12 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from rollcall_runtime.train.checkpoint.plan_messages import RankPlan, Share, from_bytes, to_bytes
+from rollcall_runtime.train.checkpoint.plan_messages import (
+    RankPlan,
+    RankShare,
+    from_bytes,
+    to_bytes,
+)
 from rollcall_runtime.train.checkpoint.planned_save import _PlannedSave, save_planned
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.checkpoint import saving_ranks
@@ -101,7 +106,7 @@ def test_shares_are_of_what_a_rank_planned_although_torch_2_6_changes_the_plans(
     group = SimpleNamespace(rank=0, size=2, gather_for_checkpoint=lambda value: [value, value])
     save = _PlannedSave({"model": both}, tmp_path, cast("TrainerProcessGroup", group))
     message = to_bytes(RankPlan.of(own))
-    shares = [from_bytes(Share, text, rank=0) for text in save.shares([message, message])]
+    shares = [from_bytes(RankShare, text, rank=0) for text in save.shares([message, message])]
     written = [[item.index.fqn for item in share.select(own).items] for share in shares]
     assert written == [[item.index.fqn for item in plan.items] for plan in save._all]
     assert sorted(name for names in written for name in names) == ["model.a", "model.b", "model.c"]

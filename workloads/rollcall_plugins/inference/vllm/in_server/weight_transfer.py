@@ -68,7 +68,7 @@ class StagedWeightTransfer(
         self._error: BaseException | None = None
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Nothing to do."""
+        """Nothing to do: each update names the file that it reads."""
 
     def start_weight_update(self) -> None:
         """Begin an update; what an earlier one prepared is discarded."""

@@ -47,7 +47,7 @@ class ServerClient:
         )
 
     async def close(self) -> None:
-        """End all calls."""
+        """Close the connections, which ends all calls that run."""
         await self._http.close()
 
     async def get(self, route: str, *, seconds: float) -> bytes:

@@ -57,7 +57,7 @@ class ServerProcess:
 
     @property
     def client(self) -> ServerClient:
-        """RuntimeError before `start`."""
+        """For calls to the server. RuntimeError before `start`."""
         if self._client is None:
             raise RuntimeError(f"{self._name} is not started")
         return self._client

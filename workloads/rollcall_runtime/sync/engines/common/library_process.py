@@ -66,7 +66,7 @@ class LibraryProcess(ABC):
         return self._unanswered > 0
 
     def call(self, function: str, **arguments: Any) -> None:
-        """Begin a call."""
+        """Send a call without waiting for its answer. LibraryProcessError if the process exited."""
         self._unanswered += 1
         try:
             self._socket.send(json.dumps({"call": function, **arguments}).encode())

@@ -182,7 +182,7 @@ class ThreadedSession(SyncSession):
 
     @property
     def buffer_devices(self) -> frozenset[str]:
-        """The engine's."""
+        """The torch device types of the engine's buffers."""
         return self.engine.buffer_devices
 
     @property

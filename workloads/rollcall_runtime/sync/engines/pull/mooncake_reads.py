@@ -56,7 +56,7 @@ class MooncakeReads(PullEngine):
 
     @property
     def registers_targets(self) -> bool:
-        """Not over TCP."""
+        """Whether memory must be registered to read into it: with RDMA, not over TCP."""
         return not self._over_tcp
 
     def _protected(self, root: FlatBuffer) -> AbstractContextManager[None]:

@@ -77,7 +77,7 @@ class ContextParallelRanks:
         return of_query, of_key, of_value
 
     def own_positions(self, mixed: Tensor) -> Tensor:
-        """Collective. See SharingRanks."""
+        """Collective. Undoes the exchange of attention; shapes as in SharingRanks."""
         sent = torch.unflatten(mixed, 1, (self._size, -1)).transpose(0, 1)
         received = _exchange(self._group, sent)  # [ranks, rows, own positions, their heads, width]
         return received.permute(1, 2, 0, 3, 4).flatten(2, 3)

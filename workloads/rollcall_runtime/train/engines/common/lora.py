@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from rollcall_protocol.train_settings import EngineSettings
-    from rollcall_runtime.models.weight_loading import Rows
+    from rollcall_protocol.wire.weight_manifest import RowRange
 
 _BASE, _DOWN, _UP = "base_layer.weight", "lora_A.default.weight", "lora_B.default.weight"
 
@@ -58,7 +58,7 @@ class AdaptedWeights(WeightReader):
         model = {name: self._weights.shapes[source] for name, source in self._names.items()}
         return model | self._adapters
 
-    def read(self, name: str, rows: Rows | None = None) -> Tensor:
+    def read(self, name: str, rows: RowRange | None = None) -> Tensor:
         if name in self._names:
             return self._weights.read(self._names[name], rows)
         whole = torch.zeros(self._adapters[name])

@@ -1,4 +1,7 @@
-"""Optimizers by name."""
+"""Optimizers by name, and the learning rate of each step."""
+
+import math
+from typing import Any
 
 import pytest
 import torch
@@ -6,7 +9,7 @@ from torch import nn
 
 from rollcall_protocol.job_config import OptimizerConfig
 from rollcall_protocol.train_settings import EngineSettings
-from rollcall_runtime.train.engines.common.optimizers import build_optimizer
+from rollcall_runtime.train.engines.common.optimizers import build_optimizer, learning_rate_factor
 from rollcall_runtime.worker.errors import SpecError
 
 SETTINGS = EngineSettings(weight_decay=0.1, beta1=0.8, beta2=0.9, epsilon=1e-6)
@@ -34,3 +37,29 @@ def test_a_wrong_optimizer_names_its_field(config: OptimizerConfig, message: str
     with pytest.raises(SpecError) as caught:
         build_optimizer(config, [], SETTINGS)
     assert str(caught.value).startswith(f"spec.algorithm.{message}")
+
+
+@pytest.mark.parametrize(
+    ("settings", "factors"),
+    [
+        ({}, [1, 1, 1]),
+        ({"warmup_steps": 4}, [0.25, 0.5, 0.75, 1, 1, 1]),
+        ({"schedule": "linear", "decay_steps": 4}, [1, 0.75, 0.5, 0.25, 0, 0]),
+        (
+            {
+                "schedule": "linear",
+                "warmup_steps": 2,
+                "decay_steps": 2,
+                "min_learning_rate": 0.5,
+            },
+            [0.5, 1, 1, 0.75, 0.5, 0.5],
+        ),
+        (
+            {"schedule": "cosine", "decay_steps": 4, "min_learning_rate": 0.1},
+            [1, 0.1 + 0.45 * (1 + math.sqrt(0.5)), 0.55, 0.1 + 0.45 * (1 - math.sqrt(0.5)), 0.1],
+        ),
+    ],
+)
+def test_factors(settings: dict[str, Any], factors: list[float]) -> None:
+    found = [learning_rate_factor(EngineSettings(**settings), n) for n in range(len(factors))]
+    assert found == pytest.approx(factors)

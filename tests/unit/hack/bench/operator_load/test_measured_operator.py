@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hack.bench.operator_load.audit_counts import AuditCounts
+from hack.bench.operator_load.measured_operator import AuditCounts
 
 OPERATOR = "system:serviceaccount:rollcall-system:rollcall-operator"
 

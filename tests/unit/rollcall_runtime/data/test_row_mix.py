@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollcall_runtime.data.row_order import nth_row, shuffled, weighted_choice
+from rollcall_runtime.data.row_mix import nth_row, shuffled, weighted_choice
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 16, 17, 1000])

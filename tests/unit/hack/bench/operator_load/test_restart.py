@@ -1,6 +1,6 @@
 """Copies of a stored job: other names and uids, texts of the same length, a roster that fits."""
 
-from hack.bench.operator_load.copied_jobs import StoredJob
+from hack.bench.operator_load.restart import StoredJob
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_protocol.wire.roster import RosterMember, roster_digest

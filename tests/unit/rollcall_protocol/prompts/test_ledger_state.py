@@ -7,9 +7,9 @@ from rollcall_protocol.prompts.ledger_state import (
     LedgerState,
     SavedPartial,
     SavedSamples,
+    without_bad_samples,
 )
 from rollcall_protocol.prompts.sample_check import SampleBounds, SampleFault
-from rollcall_protocol.prompts.state_check import without_bad_samples
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import PartialResponses, Response

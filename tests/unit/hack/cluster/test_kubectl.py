@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.api_reader import ApiReader
 from hack.cluster.errors import KubectlError
+from hack.cluster.kubectl import ApiReader
 from tests.unit.kubeconfig import write_kubeconfig
 
 ANSWERS = {"/found": (200, "yes"), "/missing": (404, "no such pod")}
