@@ -2,6 +2,7 @@
 
 import ast
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -18,6 +19,8 @@ HEADINGS = {
     "inference": "An inference engine",
     "trainer": "A training engine",
 }
+
+_PYTEST = (sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider")
 
 Kind = Literal["transport", "inference", "trainer"]
 
@@ -73,15 +76,21 @@ def install(template: Path, folder: Path) -> Path:
 
 
 def run_its_tests(
-    template: Path, installed: Path, *options: str, seconds: float
+    template: Path, installed: Path, chosen: str, *, seconds: float
 ) -> "subprocess.CompletedProcess[str]":
-    """As docs/plugins.md says: with Rollcall's settings of pytest, from its checkout."""
+    """As docs/plugins.md says, from Rollcall's checkout; those that pytest's -k chooses.
+
+    A test that starts pytest itself hands the choice on.
+    """
     paths = [str(installed), *(path for path in sys.path if path)]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-c", "pyproject.toml", "-p", "no:cacheprovider"]
-        + [str(template / "test_conformance.py"), *options],
+        [*_PYTEST, template / "test_conformance.py"],
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        env=os.environ
+        | {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "PYTEST_ADDOPTS": shlex.join(["-k", chosen, "--maxfail", "3"]),
+        },
         capture_output=True,
         text=True,
         timeout=seconds,

@@ -66,8 +66,8 @@ class MySession(ThreadedSession):
 
     def _disconnect(self) -> None:
         """Called once after an abort, when no call is running."""
+        # FILL 3: then close what `_connect` opened.
         self._transfer.drain()
-        # FILL 3: close what `_connect` opened.
 
     def _to_sync_error(self, error: Exception) -> SyncError:
         if isinstance(error, TimeoutError):
