@@ -27,7 +27,7 @@ BELOW_WIRE = ("pod_contract", "sampling_config")
 Edges = set[tuple[str, str]]
 
 
-def drawn_as(module: str) -> str:
+def box_of(module: str) -> str:
     """The box of a module: its folder; of files beside folders one for all, and for BELOW_WIRE."""
     root, _, rest = module.partition(".")
     folder = rest.partition(".")[0]
@@ -47,7 +47,7 @@ def imports(roots: Iterable[str]) -> Edges:
     """Which box imports which other one, over all modules of the `roots`."""
     graph = grimp.build_graph(*roots, cache_dir=None)
     edges = {
-        (drawn_as(module), drawn_as(imported))
+        (box_of(module), box_of(imported))
         for module in graph.modules
         for imported in graph.find_modules_directly_imported_by(module)
     }
@@ -99,8 +99,8 @@ def _id(box: str) -> str:
 def section() -> str:
     """Both pictures: the operator's side, and the workers'."""
     pictures = ((CLI, OPERATOR, PROTOCOL), (PLUGINS, RUNTIME, PROTOCOL))
-    drawn = (diagram(without_shortcuts(imports(roots))) for roots in pictures)
-    return "\n\n".join([BEGIN, *drawn, END])
+    diagrams = (diagram(without_shortcuts(imports(roots))) for roots in pictures)
+    return "\n\n".join([BEGIN, *diagrams, END])
 
 
 def main() -> int:

@@ -38,7 +38,7 @@ class _StandInsFirst(MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             stand_ins = importlib.import_module("cpu_stand_ins")  # it imports torch
-            _until_the_process_ends.enter_context(stand_ins.megatron_on_cpu())
+            _until_the_process_ends.enter_context(stand_ins.on_cpu())
             execute(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -58,3 +58,13 @@ def test_a_plugin_that_is_not_installed_is_refused_by_name(
     monkeypatch.setattr(engine_registry, "entry_points", lambda **_: [])
     with pytest.raises(SpecError, match=f"^{field}: unknown .* {name!r}.*; available: "):
         registry.get(name)
+
+
+def test_each_plugin_has_a_page_that_the_docs_list() -> None:
+    folder = ROOT / "workloads" / PLUGINS
+    modules = {path.parent for path in folder.glob("*/*/__init__.py")}
+    assert len(modules) > 10
+    assert {module for module in modules if not (module / "README.md").is_file()} == set()
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    named = {str(module.relative_to(ROOT)) for module in modules}
+    assert {name for name in named if f"(../{name}/README.md)" not in page} == set()

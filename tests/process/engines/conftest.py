@@ -2,7 +2,7 @@
 
 `--engine NAME` (as often as wanted) names engines, plug-ins and those of other distributions too;
 without it the core's is tested. `--cpu-stand-ins NAME` has an engine run on a CPU that is made for
-accelerators (see `cpu_stand_ins`). On a machine with accelerators each rank has one of them, and
+accelerators (see `stand_ins`). On a machine with accelerators each rank has one of them, and
 the meshes that need more are skipped.
 
 A test that takes `engine` runs on each of these engines and on each mesh of its mark `meshes`. One
@@ -21,9 +21,10 @@ import torch
 
 from rollcall_protocol.train_settings import BUILT_IN
 from tests.process.engines import meshes
-from tests.process.engines.cpu_stand_ins import STAND_INS
 from tests.process.engines.engine_on_ranks import EngineOnRanks, Model, Place
+from tests.process.engines.limits import CORE
 from tests.process.engines.rank_processes import RankPool
+from tests.process.engines.stand_ins import has_stand_in
 from tests.process.engines.tiny_models import Architecture, write_tiny_model
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from tests.process.engines.meshes import Mesh
 
-CORE = "fsdp2"
 QUICK_WORLD = 2  # ranks; `make test` has these alone
 
 UNTIED = frozenset({"llama"})  # the other models have one matrix for input and output tokens
@@ -128,7 +128,7 @@ def place(request: pytest.FixtureRequest, rank_pool: RankPool) -> Iterator[Place
             devices = torch.accelerator.device_count()
             if 0 < devices < mesh.world:
                 pytest.skip(f"{mesh.name} needs {mesh.world} devices, and {devices} are here")
-            own = "" if devices else stand_in or (name if name in STAND_INS else "")
+            own = "" if devices else stand_in or (name if has_stand_in(name) else "")
             return EngineOnRanks(
                 name, mesh, held.enter_context(rank_pool.ranks(name, mesh.world, own))
             )

@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from rollcall_protocol.settings_reader import camel_case
-from rollcall_protocol.train_settings import BUILT_IN, EngineSettings
-from tests.process.engines.built_in_limits import REFUSES
+from rollcall_protocol.train_settings import EngineSettings
+from tests.process.engines.limits import limits_of
 from tests.process.engines.meshes import Mesh
 from tests.process.engines.rank_processes import RankError, RankProcesses
 from tests.process.engines.reference import LEARNING_RATE
@@ -124,10 +124,11 @@ class EngineOnRanks:
             raise
 
     def _skip_if_refused(self, error: RankError, wanted: Mapping[str, object]) -> None:
-        """Skip the test if the engine refuses one of these values; a built-in one by its table."""
+        """Skip the test if the engine refuses one of these values, and its limits, if any, do."""
+        limits = limits_of(self.name)
         for name, value in wanted.items():
             refused = error.type == "SpecError" and error.field == f"{CONFIG}.{camel_case(name)}"
-            known = self.name not in BUILT_IN or (name, value) in REFUSES.get(self.name, ())
+            known = limits is None or (name, value) in limits.refuses
             if refused and known:
                 pytest.skip(f"{self.name} refuses {camel_case(name)} {value}: {error.message}")
 

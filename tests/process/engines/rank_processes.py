@@ -57,7 +57,7 @@ class _Rank:
 class RankProcesses:
     """All ranks of one engine in a world of `world`.
 
-    `stand_in` names an entry of `cpu_stand_ins.STAND_INS`, or is empty. `usable`: no rank has
+    `stand_in` names a plug-in that has one (see `stand_ins`), or is empty. `usable`: no rank has
     ended, and none was left alone in a collective by an error of another.
     """
 

@@ -25,7 +25,7 @@ from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine, train_
 from rollcall_runtime.worker.devices import own_device
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines import memory
-from tests.process.engines.cpu_stand_ins import STAND_INS
+from tests.process.engines.stand_ins import stand_in
 from tests.process.engines.suite_batches import Rows
 from tests.process.engines.suite_losses import LOSSES
 from tests.process.engines.weight_transfer import WeightSender
@@ -56,7 +56,7 @@ def serve(place: RankPlace, requests: Connection) -> None:
     os.environ.update(own_device(place.rank, os.environ))
     with ExitStack() as undo:
         if place.stand_in:
-            undo.enter_context(STAND_INS[place.stand_in]())
+            undo.enter_context(stand_in(place.stand_in))
         meeting = TrainerRendezvous(
             host="127.0.0.1",
             port=place.port,

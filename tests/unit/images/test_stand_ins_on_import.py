@@ -10,7 +10,7 @@ STAND_INS = """
 from contextlib import contextmanager
 state = ["entered"]
 @contextmanager
-def megatron_on_cpu():
+def on_cpu():
     import rollcall_plugins.trainers.megatron.engine  # as the real one does
     try:
         yield

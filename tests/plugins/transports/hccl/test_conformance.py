@@ -9,7 +9,7 @@ from tests.unit.rollcall_runtime.sync.staging_memory import DOUBLE_NPU, REAL_NPU
 _CANN = {"LD_LIBRARY_PATH": str(FOLDER)}
 _REAL, _ON_NPUS = real_devices.SETTINGS, real_devices.ENVIRONMENT
 
-processes, trio = members_of(
+case, processes, trio = members_of(
     Case("hccl", SHORT, _CANN, device="npu"),
     Case("hccl", SHORT, _CANN | DOUBLE_NPU, device="npu", variant="staged"),
     Case("hccl", _REAL, _ON_NPUS, device="npu", real=True),

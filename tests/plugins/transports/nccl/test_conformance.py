@@ -10,7 +10,7 @@ _DOUBLE = SHORT | {"library": NCCL, "cudaRuntime": NCCL, "reuseSeconds": 0.1}
 _REAL = real_devices.SETTINGS | {"reuseSeconds": 0.1}
 _ON_GPUS = real_devices.ENVIRONMENT
 
-processes, trio = members_of(
+case, processes, trio = members_of(
     Case("nccl", _DOUBLE, device="cuda"),
     Case("nccl", _DOUBLE, DOUBLE_GPU, device="cuda", variant="staged"),
     Case("nccl", _REAL, _ON_GPUS, device="cuda", real=True),

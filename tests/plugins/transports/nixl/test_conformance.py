@@ -3,4 +3,4 @@
 from tests.unit.rollcall_runtime.sync.conformance import *  # noqa: F403
 from tests.unit.rollcall_runtime.sync.engine_cases import SHORT, Case, members_of
 
-processes, trio = members_of(Case("nixl", SHORT))
+case, processes, trio = members_of(Case("nixl", SHORT, selective=True, names_dead_sources=True))

@@ -3,4 +3,4 @@
 from tests.unit.rollcall_runtime.sync.conformance import *  # noqa: F403
 from tests.unit.rollcall_runtime.sync.engine_cases import SHORT, Case, members_of
 
-processes, trio = members_of(Case("ray", SHORT))
+case, processes, trio = members_of(Case("ray", SHORT))

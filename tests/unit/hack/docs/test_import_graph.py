@@ -2,13 +2,13 @@
 
 import pytest
 
-from hack.docs.import_graph import diagram, drawn_as, without_shortcuts
+from hack.docs.import_graph import box_of, diagram, without_shortcuts
 
 
-def test_a_module_is_drawn_as_its_folder() -> None:
-    assert drawn_as("rollcall_operator.plan.children.front") == "rollcall_operator.plan"
-    assert drawn_as("rollcall_operator.handlers") == "rollcall_operator"
-    assert drawn_as("rollcall_protocol.job_config") == "rollcall_protocol.settings"
+def test_a_module_is_box_of_its_folder() -> None:
+    assert box_of("rollcall_operator.plan.children.front") == "rollcall_operator.plan"
+    assert box_of("rollcall_operator.handlers") == "rollcall_operator"
+    assert box_of("rollcall_protocol.job_config") == "rollcall_protocol.settings"
 
 
 def test_an_arrow_that_a_chain_replaces_is_left_out() -> None:

@@ -2,24 +2,15 @@
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
-import torch
 
-from rollcall_plugins.trainers.supervised.run import SupervisedJob, SupervisedRank
-from rollcall_protocol.data_config import DataConfig, DataSource
-from rollcall_protocol.job_config import CheckpointConfig, EngineRef, EvaluationConfig
-from rollcall_protocol.pod_contract import ExitCode
-from rollcall_protocol.supervised_config import SupervisedConfig
-from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.process_group import TrainerRendezvous
+from rollcall_protocol.job_config import EngineRef, EvaluationConfig
 from tests.process.engines.tiny_models import LETTERS, POSITIONS, write_tiny_model
-from tests.unit.rollcall_runtime.bad_input.case import Case, Changes, edit
-from tests.unit.rollcall_runtime.jobs import job_config, pool_config
-from tests.unit.rollcall_runtime.train.supervised_data import MODEL, reverse_answers
+from tests.unit.rollcall_runtime.bad_input.case import Case, Changes, edit, rows
+from tests.unit.rollcall_runtime.jobs import pool_config
 
 INDEX = "model.safetensors.index.json"
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
@@ -83,13 +74,6 @@ TRANSFORMERS = pool_config(engine=EngineRef("transformers"))
 # --- tokenizers and data ------------------------------------------------------------------------
 
 
-def rows(folder: Path, *values: object, name: str = "rows.jsonl") -> DataConfig:
-    """A file with these lines: objects as JSON, text as it is."""
-    lines = [value if isinstance(value, str) else json.dumps(value) for value in values]
-    (folder / name).write_text("".join(f"{line}\n" for line in lines))
-    return DataConfig((DataSource(str(folder / name)),))
-
-
 def no_chat_template(folder: Path) -> Changes:
     model = write_tiny_model(folder / "model")
     (model / "chat_template.jinja").unlink()
@@ -125,71 +109,7 @@ def broken_held_out_prompts(folder: Path) -> Changes:
     return {"evaluation": EvaluationConfig(every_steps=1, data=held_out)}
 
 
-def broken_held_out_rows(folder: Path) -> Changes:
-    held_out = rows(folder, {"tokens": [3], "completion": [4]}, "[]", name="held-out.jsonl")
-    return supervised(folder, evaluation=held_out)
-
-
-def half_a_row_to_learn(folder: Path) -> Changes:
-    data = rows(folder, {"tokens": [3], "completion": [4]}, {"tokens": [3]})
-    return {**supervised(folder), "data": data}
-
-
-# --- checkpoints --------------------------------------------------------------------------------
-
-
-def supervised(folder: Path, **config: Any) -> Changes:
-    """A good job of two steps."""
-    return {
-        "data": reverse_answers(folder / "answers.jsonl", rows=8),
-        "supervised": SupervisedConfig(rows_per_step=4, max_steps=2, **config),
-    }
-
-
-def with_a_checkpoint(folder: Path, changes: Changes) -> Changes:
-    """`changes`, to be resumed from a checkpoint of the good job."""
-    good = job_config(
-        **supervised(folder), checkpoint=CheckpointConfig(1, str(folder / "checkpoints"))
-    )
-    assert good.supervised is not None
-    rank = SupervisedRank(
-        SupervisedJob(
-            model=MODEL,
-            data=good.data,
-            config=replace(good.supervised, max_steps=1),
-            engine=good.trainer_engine,
-            checkpoint=good.checkpoint,
-            trainer="before",
-        ),
-        TrainerRendezvous(),
-        device="cpu",
-    )
-    rank.start()
-    rank.run(lambda _: None, lambda: False)
-    rank.close()
-    return {**supervised(folder), "checkpoint": good.checkpoint, **changes}
-
-
-def checkpoint_of_another_model(folder: Path) -> Changes:
-    model = write_tiny_model(folder / "model", characters=LETTERS)
-    return with_a_checkpoint(folder, {"model": str(model)})
-
-
-def checkpoint_of_an_unknown_engine(folder: Path) -> Changes:
-    from rollcall_runtime.train.checkpoint import files  # noqa: PLC0415
-
-    path = files.checkpoint_path(folder / "checkpoints", 1)
-    files.begin_checkpoint(path)
-    (files.scratch_path(path) / "weights").write_bytes(b"in a form of its own")
-    files.commit_checkpoint(path, state={"step": 1})
-    checkpoint = CheckpointConfig(1, str(folder / "checkpoints"))
-    return {**supervised(folder), "checkpoint": checkpoint}
-
-
-OTHER_CHECKPOINT = ("name another volume, empty this one, or correct model, engine",)
-
-
-# --- engines and memory -------------------------------------------------------------------------
+# --- engines ------------------------------------------------------------------------------------
 
 
 def without(package: str, engine: str) -> Any:
@@ -203,21 +123,6 @@ def without(package: str, engine: str) -> Any:
 
     return spoil
 
-
-def runs_out_of_memory(error: str | None) -> Any:
-    """Computing fails with this error of a device, or for real in the host's memory."""
-
-    def fail(*_: object) -> NoReturn:
-        if error is not None:
-            raise torch.OutOfMemoryError(error)
-        torch.empty(1 << 60)
-        raise AssertionError("so much memory there is nowhere")
-
-    return lambda monkeypatch: monkeypatch.setattr(Fsdp2Engine, "forward_backward", fail)
-
-
-CUDA = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB"
-MICROBATCH = "spec.trainer.engine.config.maxTokensPerMicrobatch"
 
 CASES: tuple[Case, ...] = (
     *(Case(name, says, make) for name, (make, says) in MODELS.items()),
@@ -251,29 +156,9 @@ CASES: tuple[Case, ...] = (
         half_a_line,
     ),
     Case(
-        "half a row to learn",
-        ("spec.data.prompts", "rows.jsonl:2: there is no column 'completion'"),
-        half_a_row_to_learn,
-    ),
-    Case(
         "half a file of held-out prompts",
         ("spec.evaluation.source.name", "held-out.jsonl:2: not JSON", "correct it"),
         broken_held_out_prompts,
-    ),
-    Case(
-        "half a file of held-out rows",
-        ("spec.supervised.evaluation.source.name", "held-out.jsonl:2: wants an object"),
-        broken_held_out_rows,
-    ),
-    Case(
-        "a checkpoint of another model",
-        ("spec.trainer.checkpoint.volume", "is of another model", *OTHER_CHECKPOINT),
-        checkpoint_of_another_model,
-    ),
-    Case(
-        "a checkpoint of an engine with another form",
-        ("spec.trainer.checkpoint.volume", "of a training engine with another form"),
-        checkpoint_of_an_unknown_engine,
     ),
     Case(
         "a training engine whose package is missing",
@@ -295,19 +180,5 @@ CASES: tuple[Case, ...] = (
         worker="rollout",
         pool=TRANSFORMERS,
         breaks=without("transformers", "rollcall_runtime.rollout.engines.transformers_engine"),
-    ),
-    Case(
-        "a device without enough memory",
-        (MICROBATCH, "2.00 GiB more", "activationCheckpointing: full", "offload: optimizer"),
-        supervised,
-        code=ExitCode.OUT_OF_MEMORY,
-        breaks=runs_out_of_memory(CUDA),
-    ),
-    Case(
-        "a container without enough memory",
-        (MICROBATCH, "bytes more", "activationCheckpointing: full", "resources.limits.memory"),
-        supervised,
-        code=ExitCode.OUT_OF_MEMORY,
-        breaks=runs_out_of_memory(None),
     ),
 )

@@ -2,4 +2,4 @@
 
 from tests.unit.rollcall_runtime.sync.engine_cases import SHORT, Case, members_of
 
-processes, trio = members_of(Case("gloo", SHORT), scope="package")
+case, processes, trio = members_of(Case("gloo", SHORT, quick=True), scope="package")

@@ -20,6 +20,11 @@ class Case:
     """An engine, its settings as in an RLJob, what its processes find in the environment, and
     the torch device type that it is to serve. FOLDER in a setting is one of the tests' own.
     `variant` distinguishes two cases of an engine; a `real` one needs the device.
+
+    The last four say what the suite may expect of the engine. `selective`: its receivers can leave
+    buckets out. `names_dead_sources`: its receivers read from other members, and name a dead one.
+    `sender_waits`: its `publish` lasts until receivers have taken most of the bytes. `quick`: its
+    processes start as fast as a test of `make test` must.
     """
 
     engine: str
@@ -28,6 +33,10 @@ class Case:
     device: str = "cpu"
     variant: str = ""
     real: bool = False
+    selective: bool = False
+    names_dead_sources: bool = False
+    sender_waits: bool = True
+    quick: bool = False
 
     @property
     def id(self) -> str:
@@ -36,17 +45,23 @@ class Case:
         return f"{name}-real" if self.real else name
 
 
-def members_of(*cases: Case, scope: Literal["module", "package"] = "module") -> tuple[Any, Any]:
-    """The fixtures `processes`, where members of the engine come from, and `trio`.
+def members_of(
+    *cases: Case, scope: Literal["module", "package"] = "module"
+) -> tuple[Any, Any, Any]:
+    """The fixtures `case`, `processes`, where members of its engine come from, and `trio`.
 
     Tests share them, because torch takes seconds to start.
     """
 
     @pytest.fixture(scope=scope, params=[_parameter(case) for case in cases])
+    def case(request: pytest.FixtureRequest) -> Case:
+        found: Case = request.param
+        return found
+
+    @pytest.fixture(scope=scope)
     def processes(
-        request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+        case: Case, tmp_path_factory: pytest.TempPathFactory
     ) -> Iterator[MemberProcesses]:
-        case: Case = request.param
         if case.real:
             real_devices.skip_without(case.device)
         elif case.device != "cpu":
@@ -71,14 +86,13 @@ def members_of(*cases: Case, scope: Literal["module", "package"] = "module") -> 
         """A sender and two receivers that survive their tests."""
         return processes.group(2)
 
-    return processes, trio
+    return case, processes, trio
 
 
 def _parameter(case: Case) -> Any:
     if case.real:
         return pytest.param(case, id=case.id, marks=pytest.mark.gpu)
-    # The quick run has gloo alone: processes and libraries take seconds to start. The tests of an
-    # engine share its processes, so they run one after the other.
+    # The tests of an engine share its processes, so they run one after the other.
     marks = [pytest.mark.xdist_group(f"sync-{case.id}")]
-    marks += [] if case.engine == "gloo" else [pytest.mark.slow]
+    marks += [] if case.quick else [pytest.mark.slow]
     return pytest.param(case, id=case.id, marks=marks)

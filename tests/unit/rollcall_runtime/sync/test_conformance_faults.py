@@ -15,6 +15,7 @@ from rollcall_runtime.sync.errors import (
     TimedOutError,
     TransferFailedError,
 )
+from tests.unit.rollcall_runtime.sync.engine_cases import Case
 from tests.unit.rollcall_runtime.sync.faulty_members import at_rest
 from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
@@ -29,7 +30,6 @@ from tests.unit.rollcall_runtime.sync.member_processes import (
 
 GROUP = "job/default"
 MIB = 1 << 20
-PEER_ENGINES = ("mooncake", "nixl")
 
 
 def test_a_failed_session_stays_failed(trio: list[MemberProcess]) -> None:
@@ -105,7 +105,7 @@ def test_rebuilding_a_hundred_times_leaves_nothing_behind(trio: list[MemberProce
 
 @pytest.mark.alone
 def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
-    processes: MemberProcesses, trio: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, receiver, _ = trio
     stopped = processes.open(Role.RECEIVER)
@@ -116,13 +116,14 @@ def test_an_aborted_publish_ends_at_once_and_a_stopped_receiver_costs_no_more(
     receiving = receiver.start("receive", group=GROUP, number=18, manifest=manifest, timeout=2)
     sending = sender.start("publish", group=GROUP, timeout=2)
     time.sleep(0.3)
-    decoupled = processes.engine == "store"  # its sender waits for no receiver
-    assert decoupled or not sending.done()
+    assert not (case.sender_waits and sending.done())
     for member, future in ((sender, sending), (receiver, receiving)):
         aborted = done(member.start("abort", group=GROUP))
         reply = future.result(5)
         if reply.error is None:
-            assert member is receiver or decoupled, "a peer may have given it everything before"
+            assert member is receiver or not case.sender_waits, (
+                "a peer may have given it everything before"
+            )
             continue
         if member is receiver and reply.ended < aborted.began:
             assert isinstance(reply.error, TransferFailedError), "the sender's end caused it"
@@ -279,9 +280,9 @@ def test_a_killed_sender_leaves_receivers_free_for_its_successor(
 
 
 def test_a_dead_source_is_named_and_nothing_keeps_what_was_read(
-    processes: MemberProcesses, trio: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
-    if processes.engine not in PEER_ENGINES:
+    if not case.names_dead_sources:
         pytest.skip("not an engine of reads")
     sender = processes.open(Role.SENDER)
     receivers = trio[1:]

@@ -12,6 +12,7 @@ from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
 from rollcall_runtime.sync.weights.shards import RowShard, Shard, select
+from tests.unit.rollcall_runtime.sync.engine_cases import Case
 from tests.unit.rollcall_runtime.sync.member import MemberReply, digest, odd_tensors
 from tests.unit.rollcall_runtime.sync.member_processes import (
     MemberProcess,
@@ -26,7 +27,6 @@ from tests.unit.rollcall_runtime.sync.member_processes import (
 GROUP = "job/default"
 MIB = 1 << 20
 SIZE = 16  # MiB, of which all but some hundred bytes are in one tensor of as many rows
-SELECTIVE = ("mooncake", "nixl", "store")
 HALVES = RowShard(0, 2), RowShard(1, 2)
 
 
@@ -47,8 +47,8 @@ def member(
 
 
 @pytest.fixture
-def selective(processes: MemberProcesses) -> None:
-    if processes.engine not in SELECTIVE:
+def selective(case: Case) -> None:
+    if not case.selective:
         pytest.skip("every receiver gets all buckets")
 
 
@@ -57,13 +57,11 @@ def halves(processes: MemberProcesses) -> list[MemberProcess]:
     return [member(processes, half) for half in HALVES]
 
 
-def rows(
-    processes: MemberProcesses, shard: Shard, seed: int, megabytes: int = SIZE
-) -> dict[str, str]:
+def rows(case: Case, shard: Shard, seed: int, megabytes: int = SIZE) -> dict[str, str]:
     """Digests of what a receiver with this shard must have, by torch alone."""
     found = {}
     for name, tensor in odd_tensors(seed, megabytes):
-        cut = shard.rows(name, tuple(tensor.shape)) if processes.engine in SELECTIVE else None
+        cut = shard.rows(name, tuple(tensor.shape)) if case.selective else None
         if cut is None or len(tensor) == 0:
             found[name] = digest(tensor)
         elif cut[0] < cut[1]:
@@ -82,6 +80,7 @@ def receiving(
     ("megabytes", "bucket_bytes"), [(SIZE, MIB), (SIZE, 100_000), (96, 8 * MIB)]
 )
 def test_each_receiver_takes_only_its_part(
+    case: Case,
     processes: MemberProcesses,
     trio: list[MemberProcess],
     halves: list[MemberProcess],
@@ -95,13 +94,13 @@ def test_each_receiver_takes_only_its_part(
     join(everyone)
     publish(everyone, number=50, manifest=manifest)
     for half, shard, reads in zip(halves, HALVES, before, strict=True):
-        assert half.do("served_digests") == rows(processes, shard, 50, megabytes)
-        if processes.engine in SELECTIVE:
+        assert half.do("served_digests") == rows(case, shard, 50, megabytes)
+        if case.selective:
             part = select(manifest, shard).manifest.total_bytes
             assert part < manifest.total_bytes / 2 + 3 * bucket_bytes
             counted, seen = (now - then for now, then in zip(half.do("reads"), reads, strict=True))
             assert counted == part
-            assert part <= seen < part + 100_000, "the store's manifest is read too"
+            assert part <= seen < part + 100_000, "what describes the weights is read too"
             assert half.do("held_bytes") == part, "no memory for the rest"
     assert whole.do("served_digests") == sender.do("digests")
     abort(everyone)
@@ -109,7 +108,7 @@ def test_each_receiver_takes_only_its_part(
 
 @pytest.mark.usefixtures("selective")
 def test_those_that_want_the_same_pass_it_on(
-    processes: MemberProcesses, trio: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, *wholes = trio
     shards = [HALVES[0], HALVES[1]] * 4  # two lines of four: chains
@@ -120,7 +119,7 @@ def test_those_that_want_the_same_pass_it_on(
         manifest = sender.do("snapshot", seed=number, megabytes=SIZE, bucket_bytes=MIB)
         publish(everyone, number=number, manifest=manifest)
         for one, shard in zip(parts, shards, strict=True):
-            assert one.do("served_digests") == rows(processes, shard, number)
+            assert one.do("served_digests") == rows(case, shard, number)
         for one in wholes:
             assert one.do("served_digests") == sender.do("digests")
     abort(everyone)
@@ -130,7 +129,7 @@ def test_those_that_want_the_same_pass_it_on(
 
 @pytest.mark.usefixtures("selective")
 def test_a_wrong_digest_matters_to_receivers_that_take_the_bucket(
-    processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, first, second = trio[0], *halves
     everyone = [sender, *halves]
@@ -146,14 +145,14 @@ def test_a_wrong_digest_matters_to_receivers_that_take_the_bucket(
         done(futures[0])
     done(futures[1])
     second.do("commit", number=54)
-    assert second.do("served_digests") == rows(processes, HALVES[1], 53)
+    assert second.do("served_digests") == rows(case, HALVES[1], 53)
     assert first.do("served") == served
     abort(everyone)
 
 
 @pytest.mark.usefixtures("selective")
 def test_a_receiver_that_needs_nothing_is_part_of_the_session(
-    processes: MemberProcesses, trio: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess]
 ) -> None:
     sender, whole, _ = trio
     manifest = sender.do("snapshot", seed=55, megabytes=0, bucket_bytes=MIB)
@@ -161,7 +160,7 @@ def test_a_receiver_that_needs_nothing_is_part_of_the_session(
     everyone = [sender, whole, nothing]
     join(everyone)
     publish(everyone, number=55, manifest=manifest)
-    assert nothing.do("served_digests") == rows(processes, RowShard(0, 100), 55, megabytes=0)
+    assert nothing.do("served_digests") == rows(case, RowShard(0, 100), 55, megabytes=0)
     abort(everyone)
     nothing.close()
 
@@ -169,6 +168,7 @@ def test_a_receiver_that_needs_nothing_is_part_of_the_session(
 @pytest.mark.usefixtures("selective")
 @pytest.mark.parametrize("die_after", [1, 4])
 def test_a_part_is_old_or_new_but_never_both(
+    case: Case,
     processes: MemberProcesses,
     trio: list[MemberProcess],
     halves: list[MemberProcess],
@@ -190,20 +190,20 @@ def test_a_part_is_old_or_new_but_never_both(
     for future in futures:
         assert isinstance(future.result(5).error, SyncError)
     for half, shard in zip(halves, HALVES, strict=True):
-        assert half.do("served_digests") == rows(processes, shard, number)
+        assert half.do("served_digests") == rows(case, shard, number)
         settled(half, "abandoned", 0)
         settled(half, "in_use", 1)
     join(everyone)
     manifest = kept.do("snapshot", seed=99, megabytes=SIZE, bucket_bytes=MIB)
     publish(everyone, number=number + 1, manifest=manifest)
     for half, shard in zip(halves, HALVES, strict=True):
-        assert half.do("served_digests") == rows(processes, shard, 99)
+        assert half.do("served_digests") == rows(case, shard, 99)
     abort(everyone)
 
 
 @pytest.mark.usefixtures("selective")
 def test_a_part_that_dies_leaves_the_others_free(
-    processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
+    case: Case, processes: MemberProcesses, trio: list[MemberProcess], halves: list[MemberProcess]
 ) -> None:
     sender, whole, _ = trio
     victim = member(processes, HALVES[0])
@@ -220,5 +220,5 @@ def test_a_part_that_dies_leaves_the_others_free(
         assert isinstance(future.result(5).error, (SyncError, type(None)))
     join(everyone[:-1])
     publish(everyone[:-1], number=70, manifest=manifest)
-    assert halves[0].do("served_digests") == rows(processes, HALVES[0], 70, megabytes=64)
+    assert halves[0].do("served_digests") == rows(case, HALVES[0], 70, megabytes=64)
     abort(everyone[:-1])

@@ -8,7 +8,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from rollcall_plugins.trainers.supervised import app as supervised_app
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
@@ -25,7 +24,6 @@ from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.worker.auth import Authenticator, RouteHandler
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from rollcall_runtime.worker.identity.roles import RENDEZVOUS, ROLES_OF_ROUTE, CallerRole, RoleBook
-from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_runtime.credentials import ISSUER, bearer, trust, verifier
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.rollout.fake_engine import rollout_metrics
@@ -52,8 +50,6 @@ ALLOWED = {
     ("coordinator", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
     ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): {MEMBER},
     ("coordinator", "POST", pod_contract.TRAJECTORIES_ROUTE): {FRONT},
-    ("supervised trainer", "GET", pod_contract.OPERATOR_STREAM_ROUTE): {OPERATOR},
-    ("supervised trainer", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
     ("rollout", "POST", pod_contract.DRAIN_ROUTE): {OPERATOR, ITSELF},
     ("rollout", "POST", pod_contract.REGISTER_ROUTE): set(CallerRole),
     ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
@@ -152,11 +148,6 @@ def applications() -> dict[str, list[web.Application]]:
     )
     rank = SenderRank(environment=replace(trainer(), rank=1), engines=())
     rank._tickets.accept("default", KEY)
-    leader = supervised_app._Leader.__new__(supervised_app._Leader)
-    leader._process = cast(
-        "Any", SimpleNamespace(metrics=TrainerMetrics(namespace="n", job="j", group="default"))
-    )
-    leader._environment, leader._stream = trainer(), cast("Any", SimpleNamespace(serve=reached))
     reference = ReferenceServer(
         authenticator=authenticator(JOB.uid, lambda _: None, replicas=JOB.trainer_replicas),
         bounds=BOUNDS,
@@ -166,7 +157,6 @@ def applications() -> dict[str, list[web.Application]]:
     )
     return {
         "coordinator": coordinator(),
-        "supervised trainer": [leader._routes(cast("Any", SimpleNamespace(serve=reached)))],
         "rollout": [agent._runner.app],
         "trainer rank": [rank._runner.app],
         "reference": [reference._runner.app],
@@ -217,7 +207,9 @@ async def test_a_role_may_use_its_routes_and_no_others(
     route: tuple[str, str, str], role: CallerRole
 ) -> None:
     who, method, path = route
-    found = await status_of(who, method, path, headers=headers_of(role, who=who, path=path))
+    found = await status_at(
+        applications()[who], method, path, headers=headers_of(role, who=who, path=path)
+    )
     if role in ALLOWED[route] or (path, role) == (pod_contract.MEMBER_STREAM_ROUTE, ITSELF):
         assert found not in {401, 403}
     else:
@@ -240,19 +232,23 @@ async def test_what_trainers_show_at_one_endpoint_is_of_no_use_at_the_other(show
     else:
         where = ("coordinator", "GET", pod_contract.GANG_ROUTE)
         token = token_of(TRAINER_RANK, audience=reference)
-    assert await status_of(*where, headers=bearer(token)) == 401
+    who, method, path = where
+    assert await status_at(applications()[who], method, path, headers=bearer(token)) == 401
 
 
 @pytest.mark.parametrize("route", ALLOWED, ids=" ".join)
 @pytest.mark.parametrize("token", ["guess", "x" * 5000])
 async def test_what_is_no_token_gets_nothing(route: tuple[str, str, str], token: str) -> None:
-    found = await status_of(*route, headers=bearer(token))
+    who, method, path = route
+    found = await status_at(applications()[who], method, path, headers=bearer(token))
     assert (found == 401) is (UNAUTHENTICATED not in ALLOWED[route])
 
 
-async def status_of(who: str, method: str, path: str, *, headers: dict[str, str]) -> int:
+async def status_at(
+    listeners: list[web.Application], method: str, path: str, *, headers: dict[str, str]
+) -> int:
     """The status of the answer; 200 when the handler was reached."""
-    (application,) = (found for found in applications()[who] if (method, path) in routes_of(found))
+    (application,) = (found for found in listeners if (method, path) in routes_of(found))
     request = make_mocked_request(method, f"{path}?version={VERSION}", headers=headers)
     match = await application.router.resolve(request)
     try:

@@ -1,32 +1,27 @@
-"""The engines in this process: each token's log-probability is that of the version it says."""
+"""The engines in this process, beside what every engine promises (`test_conformance.py`)."""
 
 import asyncio
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import Tensor
 
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.engines import transformers_engine
 from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.engines.transformers_engine import TransformersEngine
 from rollcall_runtime.rollout.inference_engine import (
     PauseMode,
-    WeightMismatchError,
 )
-from rollcall_runtime.tasks.reverse import EOS, prompt
 from rollcall_runtime.worker.errors import SpecError
-from tests.process.engines.tiny_models import ARCHITECTURES, LETTERS, Architecture, write_tiny_model
+from tests.process.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
 from tests.unit.rollcall_runtime.rollout.engine_driver import (
     SECONDS,
     EngineDriver,
@@ -34,74 +29,17 @@ from tests.unit.rollcall_runtime.rollout.engine_driver import (
     requests_of,
     respond,
 )
+from tests.unit.rollcall_runtime.rollout.engines.served_engine import (
+    PROMPTS,
+    RAGGED,
+    TINY,
+    TRANSFORMERS,
+    Served,
+    recomputed,
+    sample,
+)
 
-PROMPTS = [prompt(index, seed=0) for index in range(4)]
-RAGGED = [(0, 3, 1), (0, 3, 4, 5, 6, 7, 1), (5,), (0, 3, 4, 5, 1)]
 ENGINES = {"tiny": TinyEngine, "transformers": TransformersEngine}
-
-Policy = Callable[[Tensor], Tensor]  # tokens [rows, tokens] to logits
-
-
-class Served:
-    """An engine, the kind of model that it serves, and other weights for that."""
-
-    def __init__(self, name: str, path: str) -> None:
-        self.path = path
-        self.engine = EngineDriver(ENGINES[name](model=path, config={"maxTokens": 6}))
-        self._source = open_model(path)
-
-    def state(self, seed: int, spread: float = 0.15) -> dict[str, Tensor]:
-        """Weights far from uniform, so that a wrong weight or position would show."""
-        generator = torch.Generator().manual_seed(seed)
-        reader = self._source.weights()
-        return {
-            name: torch.randn(shape, generator=generator) * spread
-            + (1.0 if "norm" in name else 0.0)
-            for name, shape in reader.shapes.items()
-        }
-
-    def policy(self, seed: int) -> Policy:
-        """The model with these weights, which computes all positions at once, without a cache."""
-        model = self._source.build().requires_grad_(requires_grad=False)
-        for name, parameter in model.named_parameters():
-            parameter.copy_(self.state(seed)[name])
-
-        def logits(tokens: Tensor) -> Tensor:
-            output = model(tokens)
-            found: Tensor = getattr(output, "logits", output)
-            return found
-
-        return logits
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model of Hugging Face's with the vocabulary of the task `reverse`."""
-    return write_tiny_model(tmp_path_factory.mktemp("model") / "qwen3", characters=LETTERS)
-
-
-@pytest.fixture(params=["tiny", "transformers"])
-def served(request: pytest.FixtureRequest, directory: Path) -> Iterator[Served]:
-    path = "builtin:reverse-tiny" if request.param == "tiny" else str(directory)
-    served = Served(request.param, path)
-    served.engine.load_weights(served.state(0).items(), version=0)
-    yield served
-    served.engine.close()
-
-
-@pytest.fixture
-def engine(served: Served) -> EngineDriver:
-    return served.engine
-
-
-def sample(
-    engine: EngineDriver,
-    prompts: Sequence[Sequence[int]] = PROMPTS,
-    *,
-    seed: int = 1,
-    begun: Sequence[Sequence[Response]] | None = None,
-) -> list[list[Response]]:
-    return engine.sample(prompts, group_size=3, seed=seed, begun=begun)
 
 
 def update_after(
@@ -131,60 +69,6 @@ def update_after(
 def made_by(engine: EngineDriver) -> InProcessEngine:
     assert isinstance(engine.engine, InProcessEngine)
     return engine.engine
-
-
-def recomputed(
-    prompt: Sequence[int], generation: Response, models: dict[int, Policy]
-) -> list[float]:
-    """The log-probabilities of a response, token by token, by the versions that it says."""
-    tokens = [*prompt, *generation.tokens]
-    logprobs = {
-        version: model(torch.tensor([tokens[:-1]])).log_softmax(-1)[0]
-        for version, model in models.items()
-    }
-    return [
-        float(logprobs[version][len(prompt) - 1 + at, token])
-        for at, (token, version) in enumerate(
-            zip(generation.tokens, generation.versions, strict=True)
-        )
-    ]
-
-
-@pytest.mark.parametrize("prompts", [PROMPTS, RAGGED])
-def test_logprobs_are_those_of_the_model(
-    served: Served, engine: EngineDriver, prompts: list[tuple[int, ...]]
-) -> None:
-    models = {0: served.policy(0)}
-    for tokens, group in zip(prompts, sample(engine, prompts), strict=True):
-        for generation in group:
-            expected = recomputed(tokens, generation, models)
-            assert generation.logprobs == pytest.approx(expected, abs=1e-5)
-
-
-def test_a_response_ends_with_eos_or_at_its_bound(served: Served, engine: EngineDriver) -> None:
-    nearly_uniform = served.state(0, spread=0.01)
-    engine.load_weights(nearly_uniform.items(), version=0)
-    lengths = set()
-    for group in engine.sample(PROMPTS, group_size=32, seed=3):
-        for generation in group:
-            assert generation.finished
-            assert EOS not in generation.tokens[:-1]
-            assert len(generation.tokens) == 6 or generation.tokens[-1] == EOS
-            lengths.add(len(generation.tokens))
-    assert lengths == {1, 2, 3, 4, 5, 6}
-
-
-def test_samples_follow_the_policy(served: Served, engine: EngineDriver) -> None:
-    (group,) = engine.sample(PROMPTS[:1], group_size=2000, seed=3)
-    expected = served.policy(0)(torch.tensor([PROMPTS[0]])).softmax(-1)[0, -1]
-    sampled = torch.tensor([g.tokens[0] for g in group])
-    frequencies = torch.bincount(sampled, minlength=len(expected)) / 2000
-    assert float((frequencies - expected).abs().max()) < 0.05
-
-
-def test_a_seed_samples_the_same_tokens(engine: EngineDriver) -> None:
-    assert sample(engine, seed=5) == sample(engine, seed=5)
-    assert sample(engine, seed=5) != sample(engine, seed=6)
 
 
 def test_new_weights_in_mid_generation_show_in_the_tokens_versions(
@@ -333,42 +217,6 @@ def test_a_model_that_fails_ends_its_requests_and_the_engine(engine: EngineDrive
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda state, name: state.pop(name), "missing {name}"),
-        (lambda state, _: state.update({"extra": torch.zeros(1)}), "unknown extra"),
-        (
-            lambda state, name: state.update({name: torch.zeros(1, 4)}),
-            r"{name} has shape \(1, 4\), not",
-        ),
-    ],
-)
-def test_weights_that_do_not_fit_change_nothing(
-    served: Served,
-    engine: EngineDriver,
-    change: Callable[[dict[str, Tensor], str], object],
-    message: str,
-) -> None:
-    before = sample(engine)
-    state = served.state(9)
-    name = next(iter(state))
-    change(state, name)
-    with pytest.raises(WeightMismatchError, match=message.format(name=name)):
-        engine.load_weights(state.items(), version=3)
-    assert made_by(engine).version == 0
-    assert sample(engine) == before
-
-
-def test_loaded_tensors_are_copied(served: Served, engine: EngineDriver) -> None:
-    before = sample(engine)
-    state = served.state(0)
-    engine.load_weights(state.items(), version=0)
-    for tensor in state.values():
-        tensor.zero_()
-    assert sample(engine) == before
-
-
-@pytest.mark.parametrize(
     ("prompts", "message"),
     [
         ([()], "the prompt is empty"),
@@ -391,21 +239,6 @@ def test_a_prompt_and_its_response_may_fill_the_positions(served: Served) -> Non
     served.engine.sample([whole], group_size=1, seed=0)
 
 
-def test_it_serves_only_what_was_loaded(served: Served) -> None:
-    made = type(made_by(served.engine))(model=served.path)
-    assert made.version is None
-    engine = EngineDriver(made)
-    with pytest.raises(RuntimeError, match="no weights"):
-        sample(engine)
-    engine.close()
-
-
-def test_after_the_close_it_serves_nothing(engine: EngineDriver) -> None:
-    engine.run(engine.engine.close())
-    with pytest.raises(RuntimeError, match="closed"):
-        sample(engine)
-
-
 def test_wrong_settings_name_their_field(served: Served) -> None:
     made = type(made_by(served.engine))
     with pytest.raises(SpecError, match=r"^spec.rollouts\[\].engine.config.maxToken: unknown"):
@@ -426,36 +259,8 @@ def test_an_engine_names_the_one_that_serves_another_kind_of_model(
     assert caught.value.problem == f"{wrong} does not serve the model {path!r}; {right} does"
 
 
-def test_the_logprobs_are_those_at_the_temperature(served: Served, engine: EngineDriver) -> None:
-    policy = served.policy(0)
-    sampling = [SamplingConfig(temperature=0.5)] * len(PROMPTS)
-    groups = engine.sample(PROMPTS, group_size=2, seed=1, sampling=sampling)
-    for tokens, group in zip(PROMPTS, groups, strict=True):
-        for generation in group:
-            expected = recomputed(tokens, generation, {0: lambda tokens: policy(tokens) / 0.5})
-            assert generation.logprobs == pytest.approx(expected, abs=1e-5)
-
-
-def test_each_prompt_has_a_length_of_its_own(served: Served, engine: EngineDriver) -> None:
-    engine.load_weights(served.state(0, spread=0.01).items(), version=0)
-    sampling = [SamplingConfig(max_tokens=count) for count in (1, 3, 0, 5)]
-    groups = engine.sample(PROMPTS, group_size=16, seed=1, sampling=sampling)
-    longest = [max(len(generation.tokens) for generation in group) for group in groups]
-    assert longest == [1, 3, 6, 5]
-
-
-def test_a_stop_token_ends_a_response(served: Served, engine: EngineDriver) -> None:
-    engine.load_weights(served.state(0, spread=0.01).items(), version=0)
-    sampling = [SamplingConfig(stop_token_ids=(4, 7))] * len(PROMPTS)
-    groups = engine.sample(PROMPTS, group_size=16, seed=1, sampling=sampling)
-    ends = {generation.tokens[-1] for group in groups for generation in group}
-    assert {4, 7} <= ends
-    for group in groups:
-        assert not any({4, 7} & set(generation.tokens[:-1]) for generation in group)
-
-
 def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(directory: Path) -> None:
-    served = Served("transformers", str(directory))
+    served = Served(TRANSFORMERS, directory)
     served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
     text = made_by(served.engine)._text
     sampling = [SamplingConfig(stop=(text([4]),)), *[SamplingConfig()] * 3]
@@ -465,8 +270,8 @@ def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(director
     assert any(4 in generation.tokens[:-1] for group in groups[1:] for generation in group)
 
 
-def test_a_stop_string_needs_a_tokenizer() -> None:
-    served = Served("tiny", "builtin:reverse-tiny")
+def test_a_stop_string_needs_a_tokenizer(tmp_path: Path) -> None:
+    served = Served(TINY, tmp_path)
     served.engine.load_weights(served.state(0).items(), version=0)
     with pytest.raises(SpecError, match="has no tokenizer"):
         served.engine.sample(
@@ -479,7 +284,7 @@ def test_a_stop_string_needs_a_tokenizer() -> None:
 def test_every_architecture_of_hugging_face_is_sampled_from(
     tmp_path: Path, architecture: Architecture, tied: bool
 ) -> None:
-    served = Served("transformers", str(write_tiny_model(tmp_path / "m", architecture, tied=tied)))
+    served = Served(TRANSFORMERS, write_tiny_model(tmp_path / "m", architecture, tied=tied))
     served.engine.load_weights(served.state(0).items(), version=0)
     models = {0: served.policy(0)}
     for tokens, group in zip(RAGGED, sample(served.engine, RAGGED), strict=True):
@@ -503,7 +308,7 @@ def test_every_end_token_of_the_generation_settings_ends_a_response(
     other = shutil.copytree(directory, tmp_path / "copy")
     ends = list(range(3, 13))
     (other / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
-    served = Served("transformers", str(other))
+    served = Served(TRANSFORMERS, other)
     served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
     for generation in served.engine.sample(PROMPTS[:1], group_size=32, seed=0)[0]:
         assert not set(generation.tokens[:-1]) & set(ends)

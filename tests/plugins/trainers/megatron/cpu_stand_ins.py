@@ -1,7 +1,6 @@
-"""What training engines that are made for accelerators need replaced to run on a CPU.
+"""What megatron-core, which is made for accelerators, needs replaced to run on a CPU.
 
-Each stand-in is a context manager, entered in a process of its own before the engine is imported.
-They are for tests: the product refuses these engines where there is no accelerator.
+It is for tests: the product refuses the engine where there is no accelerator.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
 
 class _CudaMeansCpu(TorchFunctionMode):
@@ -35,7 +33,7 @@ class _CudaMeansCpu(TorchFunctionMode):
 
 
 @contextmanager
-def megatron_on_cpu() -> Iterator[None]:
+def on_cpu() -> Iterator[None]:
     """megatron-core asks torch.cuda for its device and for random states, whatever the backend."""
     state = torch.zeros(16, dtype=torch.uint8)  # of a generator that draws nothing
     with ExitStack() as undo:
@@ -63,9 +61,3 @@ def megatron_on_cpu() -> Iterator[None]:
         )
         replace(MegatronEngine, devices=frozenset({"cuda", "cpu"}))
         yield
-
-
-STAND_INS: Mapping[str, Callable[[], AbstractContextManager[object]]] = {
-    "megatron": megatron_on_cpu,
-}
-"""By the name of the engine that needs them."""

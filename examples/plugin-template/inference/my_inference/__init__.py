@@ -1,0 +1,1 @@
+"""An inference engine for Rollcall, from its template."""

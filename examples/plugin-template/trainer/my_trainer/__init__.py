@@ -1,0 +1,1 @@
+"""A training engine for Rollcall, from its template."""

@@ -1,0 +1,1 @@
+"""A weight-sync engine for Rollcall, from its template."""
