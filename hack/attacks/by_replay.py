@@ -11,7 +11,7 @@ import aiohttp
 
 from hack.attacks.attack import NotRefusedError, attack, expect
 from hack.attacks.clients import Endpoint, request, until_closed
-from hack.attacks.served_weights import catch_up
+from hack.attacks.compare_weights import catch_up
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, SessionId, Version
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, CaughtUp, PromptCredit, dumps

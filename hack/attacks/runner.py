@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from hack.attacks import worker_vitals
 from hack.attacks.attack import NotRefusedError
+from hack.attacks.compare_weights import compare_served_weights
 from hack.attacks.outcome import AttackOutcome, grown, peaks, steps_lost
-from hack.attacks.served_weights import compare_served_weights
 from tests.process.harness import in_sync
 
 if TYPE_CHECKING:

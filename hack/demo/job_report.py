@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from hack.cluster.progress import say
 from rollcall_cli.cluster import open_cluster
+from rollcall_cli.html_report.page import render
 from rollcall_cli.job_record import JobRecord, read_job
-from rollcall_cli.report.page import render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

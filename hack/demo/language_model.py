@@ -17,7 +17,7 @@ from hack.demo.command import demo, remove_job
 from hack.demo.job_progress import JobProgress, JobWatcher
 from hack.demo.job_report import write_report
 from hack.demo.learning_checks import check_epochs
-from rollcall_cli.report.charts import inline_svg
+from rollcall_cli.html_report.charts import inline_svg
 
 if TYPE_CHECKING:
     from pathlib import Path

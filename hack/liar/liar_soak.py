@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from hack.attacks.attack import NotRefusedError
-from hack.attacks.served_weights import compare_served_weights
+from hack.attacks.compare_weights import compare_served_weights
 from hack.attacks.target import AttackedJob
 from hack.attacks.worker_vitals import tracebacks
 from hack.liar.liar_slot import LiarSlot, SharedRoster

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from rollcall_cli import job_logs, live, screens
-from rollcall_cli.changes import NotARolloutError, drain, set_suspended
 from rollcall_cli.cluster import add_cluster_options, chosen_cluster
+from rollcall_cli.job_actions import NotARolloutError, drain, set_suspended
 from rollcall_cli.job_record import NoSuchJobError, read_job
 from rollcall_cli.job_summary import read_summary
 from rollcall_operator.kube.connection import ConfigurationError
@@ -214,7 +214,7 @@ async def _report(options: argparse.Namespace) -> int:
     if options.output == "json":
         text, path = json.dumps(record.as_json(), indent=2), options.file or _STANDARD_OUTPUT
     else:
-        from rollcall_cli.report.page import render  # noqa: PLC0415 - matplotlib, for this alone
+        from rollcall_cli.html_report.page import render  # noqa: PLC0415 - matplotlib, for this alone
 
         text, path = render(record), options.file or Path(f"{options.job}-report.html")
     if path == _STANDARD_OUTPUT:

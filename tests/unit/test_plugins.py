@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_runtime.tasks.environments.environment_plugin import environment_plugins
-from rollcall_runtime.tasks.named_reward import named_rewards
+from rollcall_runtime.tasks.reward_registry import named_rewards
 from rollcall_runtime.train.train_engine import train_engines
 from rollcall_runtime.train.trainer_plugin import trainer_plugins
 from rollcall_runtime.worker import engine_registry

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hack.bench.recovery.job_state_stream import JobStateStream, StreamedState
+from hack.bench.recovery.pod_processes import WorkerProcess, worker, workers
 from hack.bench.recovery.worker_log import LoggedStep, WorkerLog
-from hack.bench.recovery.worker_processes import WorkerProcess, worker, workers
 from hack.cluster.examples import example
 from hack.cluster.installation import RELEASE, SYSTEM_NAMESPACE
 from hack.cluster.kubectl import Kubectl, wait_for

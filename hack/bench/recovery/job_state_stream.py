@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hack.bench.recovery.worker_processes import WorkerProcess, connect_to_coordinator
+from hack.bench.recovery.pod_processes import WorkerProcess, connect_to_coordinator
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, MemberState
 from rollcall_protocol.wire.messages import loads

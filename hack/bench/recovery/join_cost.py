@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterable
 
 from hack.bench.recovery.bench_job import POOL, BenchJob
+from hack.bench.recovery.pod_processes import WorkerProcess, connect, workers
 from hack.bench.recovery.scale_up import FEW, MANY, SCALE_SECONDS, drained
 from hack.bench.recovery.trial_statistics import TrialResult, total_at
 from hack.bench.recovery.worker_log import WorkerLog
-from hack.bench.recovery.worker_processes import WorkerProcess, connect, workers
 from hack.soak import host_inspection
 from rollcall_protocol import pod_contract
 

@@ -12,10 +12,10 @@ import time
 from collections.abc import Iterable
 
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
+from hack.bench.recovery.pod_processes import worker
 from hack.bench.recovery.trainer_kill import AGAIN_SECONDS, other_pod
 from hack.bench.recovery.trial_statistics import TrialResult
 from hack.bench.recovery.worker_log import LOOK_SECONDS, LoggedStep, WorkerLog
-from hack.bench.recovery.worker_processes import worker
 
 TIMED_OUT = "TimedOutError: "  # how a worker's log line about a collective that timed out begins
 TIME_OUT_SECONDS = 60.0  # until then, the next publication and its time-out have come

@@ -6,6 +6,7 @@ import statistics
 import time
 
 from hack.bench.recovery.bench_job import SETTLE_STEPS, SUSPECT_AFTER_MS, BenchJob
+from hack.bench.recovery.pod_processes import WorkerProcess
 from hack.bench.recovery.trial_statistics import (
     TrialResult,
     longest_step,
@@ -14,7 +15,6 @@ from hack.bench.recovery.trial_statistics import (
     where,
 )
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion
-from hack.bench.recovery.worker_processes import WorkerProcess
 
 RECOVER_SECONDS = 60.0
 IDLE_SECONDS = 0.1  # after a publication, within which the next one never begins

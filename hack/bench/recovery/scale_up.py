@@ -3,9 +3,9 @@
 import time
 
 from hack.bench.recovery.bench_job import POOL, BenchJob
+from hack.bench.recovery.pod_processes import LOOK_SECONDS, workers
 from hack.bench.recovery.trial_statistics import TrialResult, phases
 from hack.bench.recovery.worker_log import WorkerLog
-from hack.bench.recovery.worker_processes import LOOK_SECONDS, workers
 
 FEW, MANY = 2, 6
 SCALE_SECONDS = 120.0

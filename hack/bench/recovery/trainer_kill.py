@@ -4,9 +4,9 @@ import signal
 import time
 
 from hack.bench.recovery.bench_job import EVERY_STEPS, TRAINER, BenchJob
+from hack.bench.recovery.pod_processes import WorkerProcess, worker
 from hack.bench.recovery.trial_statistics import TrialResult, phases
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion
-from hack.bench.recovery.worker_processes import WorkerProcess, worker
 from hack.cluster.kubectl import wait_for
 
 AGAIN_SECONDS = 120.0

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from hack.bench.recovery.worker_processes import log_folders
+from hack.bench.recovery.pod_processes import log_folders
 
 LOOK_SECONDS = 0.005
 

@@ -59,10 +59,10 @@ from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.coordinator.state_stream import StateStream
-from rollcall_runtime.coordinator.succession import name_leads_elsewhere
+from rollcall_runtime.coordinator.stepping_down import name_leads_elsewhere
 from rollcall_runtime.coordinator.sync_group_driver import Publication, SyncGroup, WeightHolder
 from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.worker.log_rate import REPEATED

@@ -7,7 +7,7 @@ from pathlib import Path
 from rollcall_protocol.wire.json_codec import CodecError, decode
 from rollcall_protocol.wire.roster import Roster
 from rollcall_runtime.coordinator.atomic_json import write_json
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 
 FILE = "coordinator.json"
 MAX_INCARNATIONS = 8  # rollouts hold versions of the last one that published, few hold older ones

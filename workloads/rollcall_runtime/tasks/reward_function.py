@@ -9,7 +9,7 @@ from typing import Any
 
 from rollcall_protocol.job_config import RewardPart
 from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
-from rollcall_runtime.tasks.named_reward import named_rewards
+from rollcall_runtime.tasks.reward_registry import named_rewards
 from rollcall_runtime.tasks.reward_text import open_decoder
 from rollcall_runtime.tasks.user_code import (
     as_number,

@@ -19,7 +19,7 @@ from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState

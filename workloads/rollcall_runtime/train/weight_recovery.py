@@ -10,7 +10,7 @@ from torch import Tensor
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea

@@ -18,7 +18,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import LeaderSignal

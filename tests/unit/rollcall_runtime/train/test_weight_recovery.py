@@ -13,7 +13,7 @@ from rollcall_protocol.pod_contract import WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.sync_group_driver import WeightHolder
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.train import weight_recovery

@@ -13,7 +13,7 @@ from rollcall_plugins.rewards.code.sandbox.code_run import (
     run_program,
 )
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
-from rollcall_runtime.tasks.named_reward import NamedReward
+from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

@@ -23,9 +23,9 @@ from transformers import AutoConfig
 from rollcall_plugins.trainers.megatron import hf_config, hf_mapping
 from rollcall_plugins.trainers.megatron.hf_weights import HfWeights, set_parameter
 from rollcall_plugins.trainers.megatron.model_provider import ModelOptions, ModelProvider
-from rollcall_plugins.trainers.megatron.parallel_groups import ParallelGroups, shared_groups
 from rollcall_plugins.trainers.megatron.pipeline import Pipeline
 from rollcall_plugins.trainers.megatron.sharded_adam import MOMENTS, ShardedAdam
+from rollcall_plugins.trainers.megatron.shared_groups import ParallelGroups, shared_groups
 from rollcall_plugins.trainers.megatron.vocabulary_logprobs import (
     entropy_of,
     hide_padding,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from rollcall_plugins.trainers.megatron.hf_mapping import ParameterMapping
-    from rollcall_plugins.trainers.megatron.parallel_groups import ParallelGroups
+    from rollcall_plugins.trainers.megatron.shared_groups import ParallelGroups
     from rollcall_runtime.train.process_group import TrainerProcessGroup
 
 

@@ -89,7 +89,7 @@ class ModelProvider:
     def build(self, architecture: Architecture, options: ModelOptions, *, head: Head) -> GPTModel:
         """The part of the model that this rank holds, on the worker's device and without weights.
 
-        megatron-core's process groups (`parallel_groups`) have to be there.
+        megatron-core's process groups (`shared_groups`) have to be there.
         """
         valued = head != "language-model"
         layers = [self.layer_spec(architecture)] * options.layers(architecture)

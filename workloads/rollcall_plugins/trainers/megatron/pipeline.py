@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from rollcall_plugins.trainers.megatron.parallel_groups import ParallelGroups
+    from rollcall_plugins.trainers.megatron.shared_groups import ParallelGroups
 
 
 class Pipeline:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcall_runtime.tasks.named_reward import NamedReward
+from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 
 

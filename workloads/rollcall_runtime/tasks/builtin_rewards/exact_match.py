@@ -6,7 +6,7 @@ from typing import Any
 
 from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
-from rollcall_runtime.tasks.named_reward import NamedReward
+from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 
 

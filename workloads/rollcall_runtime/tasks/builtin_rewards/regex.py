@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollcall_runtime.tasks.builtin_rewards.patterns import compiled
-from rollcall_runtime.tasks.named_reward import NamedReward
+from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 
 

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
-from rollcall_runtime.membership.trainer_incarnation import TrainerIncarnation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim
 from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from hack.bench.recovery import worker_log
+from hack.bench.recovery.pod_processes import worker, workers
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVersion, WorkerLog
-from hack.bench.recovery.worker_processes import worker, workers
 from rollcall_protocol.pod_contract import POD_UID
 
 SAID = "2026-01-02T03:04:05.250+00:00"

@@ -8,7 +8,7 @@ import pytest
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
 from rollcall_protocol.wire.messages import SessionRefused
-from rollcall_runtime.coordinator.succession import name_leads_elsewhere
+from rollcall_runtime.coordinator.stepping_down import name_leads_elsewhere
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     Group,
     Worker,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 
 from rollcall_cli.columns import EPOCHS, POOLS, SESSIONS
-from rollcall_cli.report.charts import draw
+from rollcall_cli.html_report.charts import draw
 from rollcall_operator.api import yaml_text
 from rollcall_protocol import __version__
 

@@ -2,8 +2,8 @@
 
 import re
 
-from rollcall_cli.report.charts import draw
-from rollcall_cli.report.page import render
+from rollcall_cli.html_report.charts import draw
+from rollcall_cli.html_report.page import render
 from rollcall_protocol.step_history import StepRow
 from tests.unit.rollcall_cli.example_record import BEGAN, job, record
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from rollcall_cli.changes import NotARolloutError, drain, set_suspended
+from rollcall_cli.job_actions import NotARolloutError, drain, set_suspended
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import Resource

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from hack.bench.recovery.worker_processes import as_seen_below
+from hack.bench.recovery.pod_processes import as_seen_below
 
 if TYPE_CHECKING:
     from pathlib import Path

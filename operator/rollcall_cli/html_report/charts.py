@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 
-from rollcall_cli.report.timeline import GREEN, GREY, ORANGE, RED, Mark, draw_rows, marks
+from rollcall_cli.html_report.timeline import GREEN, GREY, ORANGE, RED, Mark, draw_rows, marks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
