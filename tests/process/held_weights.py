@@ -8,6 +8,7 @@ from rollcall_protocol.pod_contract import TICKET_HEADER
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.process.pods import Pod
@@ -17,7 +18,10 @@ from tests.process.ticket_giver import TicketGiver
 async def weights_of(
     pod: Pod, lineage: Lineage, keys: TicketGiver
 ) -> tuple[Version, bytes, dict[str, Tensor]]:
-    """The version of `lineage` that a rollout serves, the whole of its weights, its tensors."""
+    """The version of `lineage` that a rollout serves, the whole of its weights, its tensors.
+
+    CatchUpError if it serves another one by now.
+    """
     values = await pod.metrics()
     version, stage = Version(lineage, int(values["weight_version"])), StagingArea()
     donor = f"{pod.address}:{pod_contract.AGENT_PORT}"
@@ -37,5 +41,6 @@ async def _described(donor: str, version: Version, ticket: str) -> WeightManifes
         aiohttp.ClientSession(headers=headers) as client,
         client.get(url, params=query) as answer,
     ):
-        assert answer.status == 200
+        if answer.status != 200:
+            raise CatchUpError(f"HTTP {answer.status}")
         return decode(WeightManifest, parse((await answer.read())[8:]))

@@ -54,11 +54,10 @@ UPDATES = 6
 class Trainer:
     """Trains an adapter of the model in `folder`; `adapters` are what it exported, by version."""
 
-    def __init__(self, folder: Path) -> None:
-        self._ranks = TrainerProcessGroup()
+    def __init__(self, folder: Path, ranks: TrainerProcessGroup) -> None:
         optimizer = OptimizerConfig("adamw", 0.03)
         model = str(folder)
-        setup = EngineSetup(model=model, ranks=self._ranks, optimizer=optimizer, settings=SETTINGS)
+        setup = EngineSetup(model=model, ranks=ranks, optimizer=optimizer, settings=SETTINGS)
         self.engine = Fsdp2Engine(setup)
         self.engine.initialize()
         self.adapters: dict[int, dict[str, Tensor]] = {}
@@ -81,18 +80,17 @@ class Trainer:
 
     def close(self) -> None:
         self.engine.close()
-        self._ranks.close()
 
 
 class Served:
     """A trainer, and the engine that serves what it exports."""
 
-    def __init__(self, folder: Path, **config: Any) -> None:
+    def __init__(self, folder: Path, ranks: TrainerProcessGroup, **config: Any) -> None:
         self.base = make_model(0, tied=True)
         self.base.generation_config.eos_token_id = None
         self.base.config.eos_token_id = None
         self.base.save_pretrained(folder)
-        self.trainer = Trainer(folder)
+        self.trainer = Trainer(folder, ranks)
         adapter = exported_adapter(SETTINGS)
         assert adapter is not None
         values = {"dtype": "float32", **config}
@@ -170,10 +168,20 @@ def requests(count: int = 4) -> list[GenerationRequest]:
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def ranks() -> Iterator[TrainerProcessGroup]:
+    """A process has one at most."""
+    group = TrainerProcessGroup()
+    yield group
+    group.close()
+
+
+@pytest.fixture(scope="module")
+def served(
+    tmp_path_factory: pytest.TempPathFactory, ranks: TrainerProcessGroup
+) -> Iterator[Served]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine_driver, "SECONDS", 200.0)
-        served = Served(tmp_path_factory.mktemp("model"))
+        served = Served(tmp_path_factory.mktemp("model"), ranks)
         yield served
         served.close()
 
@@ -320,10 +328,10 @@ def test_layers_that_vllm_gives_no_adapters_are_refused_at_the_start(tmp_path: P
 
 
 def test_with_tensor_parallelism_a_load_that_fails_takes_vllm_out_of_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ranks: TrainerProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_driver, "SECONDS", 300.0)
-    served = Served(tmp_path / "model", tensorParallelSize=2)
+    served = Served(tmp_path / "model", ranks, tensorParallelSize=2)
     try:
         assert served.serves(1)
         served.update()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import tempfile
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_protocol.wire.ids import Lineage
 from rollcall_protocol.wire.roster import EpochCause
 from rollcall_runtime.rollout.engines.server.client import ServerClient
+from rollcall_runtime.sync.errors import CatchUpError
 from tests.plugins.inference.vllm.inside import held_sender
 from tests.plugins.inference.vllm.inside.left_behind import left, processes, shared_memory
 from tests.plugins.inference.vllm.inside.test_job import START_SECONDS, job_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from rollcall_protocol.wire.ids import Version
     from tests.process.harness import LocalJob
     from tests.process.pods import Pod
 
@@ -38,6 +40,7 @@ TOKENS = 5
 IDLE_SECONDS = 30.0
 STEP_SECONDS = 60.0
 GONE_SECONDS = 30.0
+SETTLED_SECONDS = 60.0
 CLOSE = 1e-4  # of log-probabilities: vLLM's kernels add up in another order
 
 Answers = list[tuple[list[int], list[float], set[str]]]  # tokens, log-probabilities, versions
@@ -112,6 +115,20 @@ def launched(job: LocalJob, folder: Path) -> Pod:
     return job.launch(TMPDIR=str(folder))
 
 
+async def settled(
+    rollout: Pod, folder: Path, keys: TicketGiver
+) -> tuple[Version, dict[str, Tensor], Answers]:
+    """The version, the weights and the answers of a rollout; again if it has just committed."""
+    async with asyncio.timeout(SETTLED_SECONDS):
+        while True:
+            with suppress(CatchUpError):
+                version, _, weights = await weights_of(rollout, Lineage(1, 1), keys)
+                after = await answers(folder)
+                if (await rollout.metrics())["weight_version"] == version.number:
+                    return version, weights, after
+            await asyncio.sleep(0.1)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("moment", ["stage", "commit"])
 async def test_a_trainer_that_is_killed_in_a_publication_leaves_one_version_served(
@@ -134,8 +151,7 @@ async def test_a_trainer_that_is_killed_in_a_publication_leaves_one_version_serv
         (tmp_path / "go").touch()
         assert await job.trainer.exited(seconds=20) == -signal.SIGKILL
         async with TicketGiver(job.trainer.address) as keys:
-            version, _, weights = await weights_of(rollout, Lineage(1, 1), keys)
-        after = await answers(folder / "t")
+            version, weights, after = await settled(rollout, folder / "t", keys)
         assert versions(after) == {str(version.number)}
         if moment == "stage" or versions(after) == versions(before):
             assert after == before
