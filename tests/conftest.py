@@ -11,6 +11,7 @@ With the variable ROLLCALL_TEST_RECORD a line of JSON with how many tests passed
 skipped, and why, is appended to that file.
 """
 
+import contextlib
 import json
 import os
 from collections import Counter, defaultdict
@@ -24,6 +25,7 @@ from _pytest.nodeid import coerce_node_id
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CPU = "cpu_seconds"
 _RECORD = "ROLLCALL_TEST_RECORD"
+_WORKERS_END_SECONDS = 120
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -39,6 +41,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.durations_cpu:
         config.pluginmanager.register(CpuDurations(config.option.durations_cpu))
+    with contextlib.suppress(ImportError):  # vLLM's environment has no pytest-xdist
+        from xdist.workermanage import (  # type: ignore[import-untyped]  # noqa: PLC0415
+            NodeManager,
+        )
+
+        # xdist leaves behind workers that end later, and pytest fails for what is left behind.
+        NodeManager.EXIT_TIMEOUT = _WORKERS_END_SECONDS
     # Tests that run pytest themselves do not record what those did.
     record = os.environ.pop(_RECORD, None)
     if record and not hasattr(config, "workerinput"):
