@@ -18,12 +18,14 @@ class _Server(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     connections: set[tuple[str, int]]
     asked: list[str]
+    came: threading.Event
     slow: threading.Event
 
     def do_GET(self) -> None:
         type(self).connections.add(self.client_address)
         type(self).asked.append(self.path)
         if self.path == "/slow":
+            type(self).came.set()
             type(self).slow.wait(10)
             return
         status, body = ANSWERS.get(self.path, (200, self.headers.get("authorization", "")))
@@ -38,7 +40,8 @@ class _Server(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[ThreadingHTTPServer]:
-    _Server.connections, _Server.asked, _Server.slow = set(), [], threading.Event()
+    _Server.connections, _Server.asked = set(), []
+    _Server.came, _Server.slow = threading.Event(), threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as running:
         thread = threading.Thread(target=running.serve_forever, args=(0.05,))
         thread.start()
@@ -70,6 +73,7 @@ def test_another_answer_is_an_error_with_its_body(reader: ApiReader) -> None:
 def test_an_answer_that_is_late_is_an_error_at_once(reader: ApiReader) -> None:
     with pytest.raises(KubectlError, match=r"GET /slow: .*timed out"):
         reader.get("/slow", seconds=0.1)
+    assert _Server.came.wait(30)
     _Server.slow.set()
     assert _Server.asked == ["/slow"]
 
