@@ -547,6 +547,17 @@ def deployment_of_a_lent_pool_is_refused() -> JobSimulator:
     return simulator
 
 
+def pool_of_that_name_serves_another_job() -> JobSimulator:
+    simulator = JobSimulator()
+    plan = simulator.reconcile()
+    (body,) = (b for b in plan.applies if b["kind"] == "RolloutPool")
+    message = "spec.jobRef: Invalid value: is immutable"
+    simulator.refusals["RolloutPool/bad-cpu"] = Refusal(digest(body), message)
+    simulator.pools.clear()
+    simulator.reconcile(60)
+    return simulator
+
+
 def pool_has_no_job() -> JobSimulator:
     simulator = JobSimulator()
     simulator.pools["lent"] = lent_pool()
@@ -646,6 +657,7 @@ SCENARIOS: dict[str, Scenario] = {
         many_errors,
         trainer_is_refused,
         deployment_of_a_lent_pool_is_refused,
+        pool_of_that_name_serves_another_job,
         pool_has_no_job,
         pool_names_a_group_that_the_job_does_not_have,
         pool_name_is_taken,

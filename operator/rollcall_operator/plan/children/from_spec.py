@@ -1,6 +1,7 @@
 """Workers' settings out of a spec: fields of the same name are the same setting."""
 
 from dataclasses import is_dataclass
+from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -8,6 +9,8 @@ from rollcall_operator.api.quantity import parse_decimal, parse_quantity
 from rollcall_operator.api.rules import Model
 
 T = TypeVar("T")
+
+_kinds_of = cache(get_type_hints)  # a job's plan reads some twenty classes, several times
 
 
 def from_spec(cls: type[T], spec: Model, **given: Any) -> T:
@@ -17,22 +20,28 @@ def from_spec(cls: type[T], spec: Model, **given: Any) -> T:
     `<name>_milliseconds` (seconds for the worker), and `<name>_size` for `<name>_bytes`. TypeError
     if the spec has none of them.
     """
-    kinds = get_type_hints(cls)
+    kinds = _kinds_of(cls)  # type: ignore[arg-type]
     own = {name: _read(spec, name, kinds[name]) for name in kinds.keys() - given.keys()}
     return cls(**own, **given)
 
 
 def _read(spec: Model, name: str, kind: Any) -> Any:
-    names = type(spec).model_fields
-    if name in names:
-        return converted(getattr(spec, name), kind)
-    if (seconds := f"{name}_seconds") in names:
-        return float(getattr(spec, seconds))
-    if (milliseconds := f"{name}_milliseconds") in names:
-        return getattr(spec, milliseconds) / 1000
-    if (size := name.removesuffix("_bytes") + "_size") in names:
-        return int(parse_quantity(getattr(spec, size)))
-    raise TypeError(f"{type(spec).__name__} has no field for {name}; give its value")
+    own = _name_in_spec(type(spec), name)
+    value = getattr(spec, own)
+    if own == name:
+        return converted(value, kind)
+    if own.endswith("_seconds"):
+        return float(value)
+    return value / 1000 if own.endswith("_milliseconds") else int(parse_quantity(value))
+
+
+@cache
+def _name_in_spec(spec: type[Model], name: str) -> str:
+    size = f"{name.removesuffix('_bytes')}_size"
+    for own in (name, f"{name}_seconds", f"{name}_milliseconds", size):
+        if own in spec.model_fields:
+            return own
+    raise TypeError(f"{spec.__name__} has no field for {name}; give its value")
 
 
 def converted(value: Any, kind: Any) -> Any:
