@@ -75,25 +75,36 @@ def with_table(text: str, name: str, table: str) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
+def write() -> None:
+    """Writes the tables of both pages."""
+    for page, text in _pages().items():
+        page.write_text(text, encoding="utf-8")
+
+
+def _pages() -> dict[Path, str]:
+    """Both pages as they should be."""
+    tables = (
+        (TESTING, "parts", parts_table(record.load())),
+        (CONTRIBUTING, "areas", areas_table()),
+    )
+    return {
+        page: with_table(page.read_text(encoding="utf-8"), name, table)
+        for page, name, table in tables
+    }
+
+
 def main() -> int:
     """Writes or checks both pages; returns 1 if one is not as its sources say."""
     options = argparse.ArgumentParser(description=__doc__)
     how = options.add_mutually_exclusive_group(required=True)
     how.add_argument("--write", action="store_true", help="write the tables")
     how.add_argument("--check", action="store_true", help="fail if one would change")
-    write = options.parse_args().write
-    tables: tuple[tuple[Path, str, str], ...] = (
-        (TESTING, "parts", parts_table(record.load())),
-        (CONTRIBUTING, "areas", areas_table()),
-    )
-    stale = list[str]()
-    for page, name, table in tables:
-        text = page.read_text(encoding="utf-8")
-        made = with_table(text, name, table)
-        if write:
-            page.write_text(made, encoding="utf-8")
-        elif made != text:
-            stale.append(page.name)
+    if options.parse_args().write:
+        write()
+        return 0
+    stale = [
+        page.name for page, text in _pages().items() if page.read_text(encoding="utf-8") != text
+    ]
     if stale:
         print(
             f"{', '.join(stale)} out of date: run python -m hack.test_parts.pages --write",

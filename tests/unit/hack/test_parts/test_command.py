@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from hack.test_parts import __main__ as command
-from hack.test_parts import changes, parts, record
+from hack.test_parts import changes, pages, parts, record
 
 GOOD, BAD = "python -c 'print(\"{} ran\")'", "python -c 'print(\"{} ran\"); raise SystemExit(3)'"
 
@@ -19,10 +19,14 @@ def part(name: str, text: str = GOOD, *, gate: bool = True) -> parts.Part:
 def made_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Four parts: three of the gate, of which the second fails, and one that is only in full."""
     table = (part("first"), part("second", BAD), part("third"), part("other", gate=False))
-    for module in (parts, command, record):
+    for module in (parts, command, record, pages):
         monkeypatch.setattr(module, "PARTS", table)
     monkeypatch.setattr(command, "NAMES", tuple(part.name for part in table))
     monkeypatch.setattr(record, "FILE", tmp_path / "full-run.json")
+    for page in ("TESTING", "CONTRIBUTING"):
+        copy = tmp_path / page
+        copy.write_text(getattr(pages, page).read_text())
+        monkeypatch.setattr(pages, page, copy)
 
 
 def run(
@@ -64,6 +68,7 @@ def test_a_full_run_goes_on_after_a_failure_and_keeps_all_outcomes(
         "third": (1, 0),
         "other": (1, 0),
     }
+    assert "| `second` | yes | nothing | 0" in pages.TESTING.read_text()
 
 
 def test_a_full_run_that_continues_leaves_out_what_passed_and_has_not_changed(
