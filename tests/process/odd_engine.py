@@ -1,6 +1,7 @@
 """Gives a worker process a weight-sync engine that opens oddly: import it before the program.
 
-The variable ODD_ENGINE says how: "slow" sleeps for SLOW_SECONDS, "exit" calls sys.exit(0) as a
+The variable ODD_ENGINE says how: "slow" sleeps for SLOW_SECONDS, where a worker whose event loop
+stands still for STUCK_SECONDS is not healthy; "exit" calls sys.exit(0) as a
 library may that takes the process for its own. A process without the variable, such as the tests
 that import its name, keeps the engines as they are.
 """
@@ -12,9 +13,10 @@ from typing import Any
 
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.train import app
+from rollcall_runtime.worker import metrics_server
 
 VARIABLE = "ODD_ENGINE"
-SLOW_SECONDS = 5.0
+SLOW_SECONDS, STUCK_SECONDS = 12.0, 5.0
 OPENING = "an engine is being opened"
 OPENED = "the engine is open"
 
@@ -31,3 +33,5 @@ def _open_engine(*arguments: Any, **options: Any) -> OpenEngine:
 
 if VARIABLE in os.environ:
     setattr(app, "open_engine", _open_engine)  # noqa: B010 - not an exported name
+    if os.environ[VARIABLE] == "slow":
+        metrics_server.STUCK_SECONDS = STUCK_SECONDS

@@ -1,5 +1,6 @@
 """How a trainer ends: exit code 0 means that a signal stopped it, and nothing else."""
 
+import asyncio
 import signal
 from pathlib import Path
 
@@ -34,6 +35,7 @@ async def test_a_trainer_answers_its_liveness_probe_while_an_engine_opens(tmp_pa
         job.trainer.variables[odd_engine.VARIABLE] = "slow"
         job.trainer.start()
         await job.trainer.logs_line(odd_engine.OPENING, seconds=START_SECONDS)
+        await asyncio.sleep(odd_engine.STUCK_SECONDS + 2)
         assert await probe(job.trainer) == 200
         assert odd_engine.OPENED not in job.trainer.log(), "it answered meanwhile"
 

@@ -19,6 +19,7 @@ from rollcall_protocol import pod_contract
 from rollcall_runtime.train import local_ranks
 
 STARTED = "started-{}"
+BOTH_STARTED_SECONDS = 15.0
 PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 
 
@@ -29,6 +30,15 @@ def save(*_: object) -> None:
     sys.exit(0)
 
 
+def wait_for_the_other() -> None:
+    """Until both ranks have begun: one that has not would be ended by the signal to stop."""
+    deadline = time.monotonic() + BOTH_STARTED_SECONDS
+    folder = Path(os.environ[pod_contract.STATE_DIR])
+    while not all((folder / STARTED.format(rank)).exists() for rank in (0, 1)):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
 def act(what: str, local_rank: str) -> None:
     """Do what one rank does."""
     handlers: dict[str, Any] = {"ignore": signal.SIG_IGN, "save": save}
@@ -37,6 +47,7 @@ def act(what: str, local_rank: str) -> None:
         subprocess.run(["sh", "-c", "sleep 0.1 & echo $!"], check=True)
     Path(os.environ[pod_contract.STATE_DIR], STARTED.format(local_rank)).touch()
     if what.startswith("exit"):
+        wait_for_the_other()
         _, code, message = what.split(":", 2)
         Path(os.environ[pod_contract.EXIT_MESSAGE]).write_text(message)
         os._exit(int(code))
