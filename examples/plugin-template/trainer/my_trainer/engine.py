@@ -1,20 +1,18 @@
 """A training engine to start from, for one PyTorch module: fill the places marked FILL.
 
 The base class opens the model, computes micro-batches and losses, makes optimizer steps, and writes
-checkpoints. An engine that is not of this kind derives from `train.train_engine.TrainEngine`.
+checkpoints. It sends and loads weights that are whole on every rank, or DTensors: one that divides
+them otherwise overrides `named_weights` and what stands beside it. An engine that is not of
+this kind derives from `train.train_engine.TrainEngine`.
 """
 
-from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
 from rollcall_protocol.train_settings import COMMON
 from rollcall_runtime.models.weight_loading import WeightReader
-from rollcall_runtime.train.engines.common import sharded_weights
 from rollcall_runtime.train.engines.common.module_engine import ModuleEngine
-from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight
-from rollcall_runtime.train.train_engine import WeightInfo, WeightShard
 
 
 class MyTrainer(ModuleEngine):
@@ -40,24 +38,3 @@ class MyTrainer(ModuleEngine):
 
     def _free_gathered(self) -> None:
         """Free what a forward pass has gathered from other ranks: nothing, if nothing is."""
-
-    # Weights out and in, by the names of the model's source. This serves parameters that are whole
-    # on every rank, or DTensors.
-
-    def _weights(self) -> list[ExportedWeight]:
-        state = self._model.state_dict(keep_vars=True)
-        return sharded_weights.exported_weights(state, self.setup.settings)
-
-    def weight_info(self) -> list[WeightInfo]:
-        return [weight.info for weight in self._weights()]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        return sharded_weights.whole_weights(self._weights())
-
-    def weight_shards(self) -> Iterator[WeightShard]:
-        return sharded_weights.own_shards(self._weights(), rank=self.setup.ranks.rank)
-
-    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        own = self._weights()
-        sharded_weights.expect_weights([one.info for one in own], weights, self.setup.ranks)
-        sharded_weights.replace_weights(own, weights, self.setup.ranks)

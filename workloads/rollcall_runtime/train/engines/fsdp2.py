@@ -22,20 +22,14 @@ from rollcall_protocol.train_settings import BUILT_IN
 from rollcall_runtime.models.model_parts import layers
 from rollcall_runtime.models.weight_loading import fill, materialise
 from rollcall_runtime.train import torch26_compat
-from rollcall_runtime.train.engines.common import sharded_weights
 from rollcall_runtime.train.engines.common.cpu_collectives import use_cpu_collectives
 from rollcall_runtime.train.engines.common.module_engine import ModuleEngine
 from rollcall_runtime.train.engines.common.precision import compute_dtype
-from rollcall_runtime.train.train_engine import FIELD, WeightInfo, WeightShard
+from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torch import Tensor
-
     from rollcall_runtime.models.weight_loading import WeightReader
-    from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight
     from rollcall_runtime.train.train_engine import EngineSetup
 
 
@@ -100,21 +94,3 @@ class Fsdp2Engine(ModuleEngine):
         for module in self._module.modules():
             if isinstance(module, FSDPModule):
                 module.reshard()
-
-    def _weights(self) -> list[ExportedWeight]:
-        state = self._model.state_dict(keep_vars=True)
-        return sharded_weights.exported_weights(state, self.setup.settings)
-
-    def weight_info(self) -> list[WeightInfo]:
-        return [weight.info for weight in self._weights()]
-
-    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
-        return sharded_weights.whole_weights(self._weights())
-
-    def weight_shards(self) -> Iterator[WeightShard]:
-        return sharded_weights.own_shards(self._weights(), rank=self.setup.ranks.rank)
-
-    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
-        own = self._weights()
-        sharded_weights.expect_weights([one.info for one in own], weights, self.setup.ranks)
-        sharded_weights.replace_weights(own, weights, self.setup.ranks)

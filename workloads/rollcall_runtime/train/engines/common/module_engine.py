@@ -1,6 +1,6 @@
 """What FSDP1 and FSDP2 share: one PyTorch module, sharded over ranks that compute different rows.
 
-How it is sharded, and how weights leave it, is the derived engine's.
+How it is sharded is the derived engine's, and how weights leave it if it shards by no DTensors.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from rollcall_runtime.train.checkpoint.distributed_save import (
     prepare_save,
     use_rng_states,
 )
+from rollcall_runtime.train.engines.common import sharded_weights
 from rollcall_runtime.train.engines.common.compiling import compile_layers
 from rollcall_runtime.train.engines.common.context_parallel import ContextParallelRanks
 from rollcall_runtime.train.engines.common.lora import AdaptedWeights, add_adapters
@@ -48,15 +49,16 @@ from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
-    from torch import nn
+    from torch import Tensor, nn
 
     from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.weight_loading import WeightReader
+    from rollcall_runtime.train.engines.common.sharded_weights import ExportedWeight
     from rollcall_runtime.train.train_batch import TrainBatch
-    from rollcall_runtime.train.train_engine import EngineSetup
+    from rollcall_runtime.train.train_engine import EngineSetup, WeightInfo, WeightShard
     from rollcall_runtime.train.train_loss import ModelOutput
 
 _OPTIMIZER = "optimizer"
@@ -268,3 +270,22 @@ class ModuleEngine(MicrobatchedEngine):
         if group is None:
             raise RuntimeError("the process group is closed")
         return group
+
+    def _weights(self) -> list[ExportedWeight]:
+        """What leaves and enters: parameters that are whole on every rank, or DTensors."""
+        state = self._model.state_dict(keep_vars=True)
+        return sharded_weights.exported_weights(state, self.setup.settings)
+
+    def weight_info(self) -> list[WeightInfo]:
+        return [weight.info for weight in self._weights()]
+
+    def named_weights(self) -> Iterator[tuple[str, Tensor]]:
+        return sharded_weights.whole_weights(self._weights())
+
+    def weight_shards(self) -> Iterator[WeightShard]:
+        return sharded_weights.own_shards(self._weights(), rank=self.setup.ranks.rank)
+
+    def load_weights(self, weights: Mapping[str, Tensor] | None) -> None:
+        own = self._weights()
+        sharded_weights.expect_weights([one.info for one in own], weights, self.setup.ranks)
+        sharded_weights.replace_weights(own, weights, self.setup.ranks)
