@@ -199,6 +199,7 @@ def _start() -> None:
         return socket().exists() and engine.answers()
 
     wait_for("the Docker engine", ready, timeout_s=120, log=log)
+    daemon.returncode = 0  # it outlives this process, of which Popen would warn at the end
     if NETWORK not in engine.docker("network", "ls", "--format", "{{.Name}}").split():
         engine.docker(
             "network",
