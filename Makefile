@@ -12,6 +12,7 @@ CLUSTER := $(BIN)/python -m hack.cluster
 TOOLS := .venv/.tools
 VLLM_STAMP := .venv-vllm/.stamp
 SMOLLM2 := .venv-vllm/smollm2
+LOCAL := .venv/.local
 STAMP := .venv/.stamp
 # A hundred processes would each compile the same modules.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,12 +20,15 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
-demo: $(TOOLS) ## All set-up, then the main job with a scale-up and a kill, a verdict, and a report in results/
+demo: $(LOCAL) ## All set-up, then the main job on this machine with a scale-up and a kill, a verdict, and a report in results/
 	$(BIN)/python -m hack.demo
+
+demo-cluster: $(TOOLS) ## The same on Kubernetes: a local cluster (kind) with the operator in it
+	$(BIN)/python -m hack.demo.on_cluster
 
 demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
 	$(BIN)/python -m hack.demo.language_model
@@ -132,6 +136,12 @@ $(STAMP): $(TOOLS) requirements/dev.txt pyproject.toml
 	  command -v cc >/dev/null || echo gcc libc6-dev); \
 	  test -z "$$missing" || hack/install-packages.sh $$missing
 	$(INSTALL) -r requirements/dev.txt
+	$(INSTALL_PROJECT)
+	@touch $@
+
+# What `rollcall local` needs, and no more; all else has it, too.
+$(LOCAL): $(TOOLS) requirements/local.txt pyproject.toml
+	@test -e $(STAMP) || $(INSTALL) -r requirements/local.txt
 	$(INSTALL_PROJECT)
 	@touch $@
 

@@ -18,6 +18,8 @@ compile dev.txt --extra operator --extra cli --extra runtime --extra torch $engi
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt
 compile cluster.txt --extra operator --extra cli --group cluster -c requirements/dev.txt
+# `make demo`.
+compile local.txt --extra local --excludes requirements/excludes-dev.txt -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
 compile worker.txt --extra runtime --extra models --extra datasets --extra rewards $engines \

@@ -1,52 +1,138 @@
-"""`make demo`: from a bare machine to a job that learned while rollouts came and went."""
+"""`make demo`: on this machine alone, a job that learns while rollouts come and go."""
 
+import asyncio
+import shutil
+import subprocess
 import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
 
-from hack.cluster.examples import ROOT, example
-from hack.cluster.kubectl import Kubectl, name_of
+from prometheus_client.parser import text_string_to_metric_families
+
 from hack.cluster.progress import say
-from hack.demo.command import demo, remove_job
-from hack.demo.job_progress import JobWatcher
-from hack.demo.job_report import write_report
-from hack.demo.learning_checks import check_epochs, check_learned
+from hack.demo.elastic_job import JOB, follow
+from hack.demo.job_progress import NoAnswerError
+from rollcall_cli.cluster import open_cluster
+from rollcall_cli.job_actions import kill, scale
+from rollcall_local.state_folder import StateFolder, home
+from rollcall_operator.api.labels import JOB as JOB_LABEL
+from rollcall_operator.api.labels import ROLE, ROLLOUT
+from rollcall_operator.kube.client import KubeClient
+from rollcall_operator.kube.errors import ApiError, NotFoundError, UnreachableError
+from rollcall_operator.kube.resources import PODS, RL_JOBS
+from rollcall_protocol.pod_contract import METRICS_PORT
 
-JOB = "reverse"
-POOL = "reverse-cpu"
+ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "results" / "reverse.html"
+LOG = ROOT / "results" / "demo.log"
+RUN = "demo"
+_START_SECONDS = 60.0
+_END_SECONDS = 60.0
+_METRICS_BYTES = 4 << 20
+
+T = TypeVar("T")
 
 
-def run(kubectl: Kubectl) -> None:
-    """Apply the job, scale it up, kill a rollout, follow it to its end, and check that it learned.
+class OnThisMachine:
+    """A run of `rollcall local run`, in a process of its own."""
 
-    Raises:
-        AssertionError: it did not.
-        TimeoutError: something did not happen in time.
-    """
-    remove_job(kubectl, JOB)
-    say("kubectl apply -f examples/reverse.yaml")
-    kubectl.apply(example("reverse.yaml"))
-    job = JobWatcher(kubectl, JOB, say=say)
-    job.until(lambda s: s.step >= 30, seconds=240)
+    def __init__(self, folder: StateFolder, process: subprocess.Popen[bytes]) -> None:
+        self._folder, self._process = folder, process
 
-    say(f"kubectl scale rolloutpool/{POOL} --replicas=4")
-    kubectl.run("scale", f"rolloutpool/{POOL}", "--replicas=4")
-    goal = job.until(lambda s: s.ready >= 4, seconds=120).step + 20
-    job.until(lambda s: s.step >= goal, seconds=120)
+    def wait_until_up(self) -> None:
+        """Until it answers; AssertionError if it ends, TimeoutError."""
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._folder.kubeconfig.exists():
+            if self._process.poll() is not None:
+                raise AssertionError("rollcall local run has ended; see above")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no API server within {_START_SECONDS:.0f} s")
+            time.sleep(0.1)
 
-    victim = name_of(kubectl.rollouts(JOB)[0])
-    say(f"kubectl delete pod {victim} --grace-period=0 --force")
-    kubectl.run("delete", "pod", victim, "--grace-period=0", "--force")
-    job.until(lambda s: s.ready >= 4 and victim not in s.rollouts, seconds=120)
-    seen = job.until(lambda s: s.phase == "Succeeded", seconds=400)
+    def job(self, name: str) -> dict[str, Any]:
+        """The RLJob; an empty one before it is applied."""
+        try:
+            return self._ask(lambda c: c.get(RL_JOBS, namespace="default", name=name))
+        except NotFoundError:
+            return {"spec": {"algorithm": {"maxSteps": 0}}}
 
-    check_learned(seen, max_staleness=2)
-    check_epochs(seen, least=3)
-    rewards = ", ".join(f"{reward:.2f}" for reward in seen.rewards.values())
-    write_report(kubectl, JOB, into=REPORT)
-    say(f"LEARNED: rewards of the rollouts' own samples: {rewards}; {seen.epoch} epochs")
-    say("the job and the cluster stay, for a look:")
-    print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
+    def rollouts(self, job: str) -> list[dict[str, Any]]:
+        """Pods of its rollouts."""
+        labels = f"{JOB_LABEL}={job},{ROLE}={ROLLOUT}"
+        return list(self._ask(lambda c: c.list(PODS, namespace="default", labels=labels)))
+
+    def metrics(self, pod: str) -> dict[str, float]:
+        """Of a pod, by name; NoAnswerError."""
+        try:
+            text = self._ask(
+                lambda c: c.read_from_pod(
+                    namespace="default",
+                    name=pod,
+                    port=METRICS_PORT,
+                    route="/metrics",
+                    most_bytes=_METRICS_BYTES,
+                )
+            )
+        except (ApiError, UnreachableError) as error:
+            raise NoAnswerError(str(error)) from error
+        families = text_string_to_metric_families(text.decode())
+        return {sample.name: sample.value for family in families for sample in family.samples}
+
+    def scale(self, pool: str, replicas: int) -> None:
+        """Set the number of a pool's rollouts."""
+        say(f"rollcall local scale {pool} {replicas}")
+        self._ask(lambda c: scale(c, namespace="default", pool=pool, replicas=replicas))
+
+    def kill(self, pod: str) -> None:
+        """End a pod at once."""
+        say(f"rollcall local kill {pod}")
+        self._ask(lambda c: kill(c, namespace="default", pod=pod))
+
+    def report(self, job: str, *, into: Path) -> None:
+        """Copy the report that the run writes when its job is over."""
+        code = self._process.wait(_END_SECONDS)
+        if code:
+            raise AssertionError(f"rollcall local run has ended with exit code {code}")
+        into.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(self._folder.path / f"{job}-report.html", into)
+        say(f"the job's report: {into}")
+
+    def _ask(self, question: Callable[[KubeClient], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            async with open_cluster(kubeconfig=str(self._folder.kubeconfig)) as (client, _):
+                return await question(client)
+
+        return asyncio.run(asked())
+
+
+def main() -> int:
+    """Run the demo; the exit code for the shell."""
+    folder = StateFolder(home() / RUN)
+    shutil.rmtree(folder.path, ignore_errors=True)  # of an earlier demo
+    words = ["local", "run", JOB, "--name", RUN]
+    say(f"rollcall {' '.join(words)}")
+    LOG.parent.mkdir(exist_ok=True)
+    with LOG.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rollcall_cli.main", *words], stdout=log, stderr=log
+        )
+    place = OnThisMachine(folder, process)
+    try:
+        place.wait_until_up()
+        follow(place, report=REPORT, say=say)
+    except (AssertionError, TimeoutError, OSError) as error:
+        print(f"{error}\nsee {LOG} and {folder.path}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(_END_SECONDS)
+    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(demo(run, job=JOB))
+    sys.exit(main())

@@ -4,10 +4,27 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from hack.cluster.errors import KubectlError
-from hack.cluster.kubectl import Kubectl, is_ready, name_of
+from hack.cluster.kubectl import is_ready, name_of
+
+
+class NoAnswerError(Exception):
+    """A pod does not answer now."""
+
+
+class ReadsJobs(Protocol):
+    """Where a job runs: kubectl, or a run on this machine."""
+
+    def job(self, name: str) -> dict[str, Any]:
+        """The RLJob."""
+
+    def rollouts(self, job: str) -> list[dict[str, Any]]:
+        """Pods of its rollouts."""
+
+    def metrics(self, pod: str) -> dict[str, float]:
+        """Of a pod, by name; KubectlError or NoAnswerError while it does not answer."""
 
 
 @dataclass(slots=True)
@@ -51,9 +68,9 @@ class JobProgress:
         )
 
 
-def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
+def read_progress(place: ReadsJobs, job: str) -> JobProgress:
     """Read status and metrics once. A pod that does not answer is listed without metrics."""
-    found = kubectl.job(job)
+    found = place.job(job)
     status = found.get("status", {})
     groups = status.get("syncGroups") or [{}]
     seen = JobProgress(
@@ -65,13 +82,13 @@ def read_progress(kubectl: Kubectl, job: str) -> JobProgress:
         conditions=status.get("conditions", []),
     )
     # The trainer first: on a busy machine it makes steps before the last rollout is read.
-    trainer = _metrics(kubectl, f"{job}-trainer-0")
+    trainer = _metrics(place, f"{job}-trainer-0")
     progress = status.get("progress", {})
     seen.step = int(trainer.get("rollcall_step", progress.get("step", 0)))
     seen.version = int(trainer.get("rollcall_weight_version", progress.get("weightVersion", -1)))
-    for pod in kubectl.rollouts(job):
+    for pod in place.rollouts(job):
         seen.ready += is_ready(pod)
-        seen.rollouts[name_of(pod)] = _metrics(kubectl, name_of(pod))
+        seen.rollouts[name_of(pod)] = _metrics(place, name_of(pod))
     return seen
 
 
@@ -102,13 +119,13 @@ class JobWatcher:
 
     def __init__(
         self,
-        kubectl: Kubectl,
+        place: ReadsJobs,
         job: str,
         *,
         say: Callable[[str], None] = print,
         look: Callable[[JobProgress], None] | None = None,
     ) -> None:
-        self._kubectl, self._job, self._say = kubectl, job, say
+        self._place, self._job, self._say = place, job, say
         self._look = look
         self._epoch = 0
         self._line = ""
@@ -123,7 +140,7 @@ class JobWatcher:
         """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            seen = read_progress(self._kubectl, self._job)
+            seen = read_progress(self._place, self._job)
             if self._look is not None:
                 self._look(seen)
             self._report(seen, self._pace.words(seen, now=time.monotonic()))
@@ -155,8 +172,8 @@ def describe(seen: JobProgress) -> str:
     return f"last seen: {seen.line()}; {'; '.join(bad)}"
 
 
-def _metrics(kubectl: Kubectl, pod: str) -> dict[str, float]:
+def _metrics(place: ReadsJobs, pod: str) -> dict[str, float]:
     try:
-        return kubectl.metrics(pod)
-    except KubectlError:
+        return place.metrics(pod)
+    except (KubectlError, NoAnswerError):
         return {}

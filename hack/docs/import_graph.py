@@ -21,6 +21,7 @@ BEGIN = "<!-- imports: written by python -m hack.docs.import_graph -->"
 END = "<!-- end of imports -->"
 CLI, OPERATOR, PROTOCOL = "rollcall_cli", "rollcall_operator", "rollcall_protocol"
 RUNTIME, PLUGINS = "rollcall_runtime", "rollcall_plugins"
+LOCAL = "rollcall_local"
 
 # `wire` imports these files, and others of the protocol import `wire`.
 BELOW_WIRE = ("pod_contract", "sampling_config")
@@ -31,7 +32,7 @@ def box_of(module: str) -> str:
     """The box of a module: its folder; of files beside folders one for all, and for BELOW_WIRE."""
     root, _, rest = module.partition(".")
     folder = rest.partition(".")[0]
-    if root == CLI or (root == OPERATOR and folder not in _folders(root)):
+    if root == CLI or (root in {OPERATOR, LOCAL} and folder not in _folders(root)):
         return root
     if root == PROTOCOL and folder not in _folders(root):
         return f"{root}.{' and '.join(BELOW_WIRE) if folder in BELOW_WIRE else 'settings'}"
@@ -97,8 +98,8 @@ def _id(box: str) -> str:
 
 
 def section() -> str:
-    """Both pictures: the operator's side, and the workers'."""
-    pictures = ((CLI, OPERATOR, PROTOCOL), (PLUGINS, RUNTIME, PROTOCOL))
+    """The pictures: the operator's side, the workers', and a run on one machine."""
+    pictures = ((CLI, OPERATOR, PROTOCOL), (PLUGINS, RUNTIME, PROTOCOL), (LOCAL, CLI, OPERATOR))
     diagrams = (diagram(without_shortcuts(imports(roots))) for roots in pictures)
     return "\n\n".join([BEGIN, *diagrams, END])
 

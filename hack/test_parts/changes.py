@@ -35,7 +35,7 @@ AREAS = (
         ("docs/", ".", "LICENSE", "CHANGELOG", "SECURITY"),
         ("docs",),
     ),
-    Area("the README, examples", ("README", "examples/"), ("docs", "jobs", "mutants")),
+    Area("the README, examples", ("README", "examples/"), ("docs", "scenarios", "jobs", "mutants")),
     Area(
         "metrics, dashboards, alerts",
         ("operator/rollcall_operator/telemetry/", "hack/monitoring/", _RUNTIME + "worker/"),
@@ -44,8 +44,12 @@ AREAS = (
     Area(
         "the operator, its commands",
         ("operator/", "crds/"),
-        ("apiserver", "apiserver-slow", "mutants", "cluster", "jobs", "jobs-alone"),
+        (
+            *("apiserver", "apiserver-slow", "mutants", "scenarios", "scenarios-cluster"),
+            *("cluster", "jobs", "jobs-alone"),
+        ),
     ),
+    Area("jobs on one machine", ("operator/rollcall_local/",), ("scenarios", "mutants")),
     Area(
         "the chart",
         ("charts/",),
@@ -56,7 +60,7 @@ AREAS = (
         ("workloads/rollcall_protocol/",),
         (
             *("unit-slow", "process-slow", "alone", "apiserver", "apiserver-slow", "mutants"),
-            *("cluster", "jobs", "jobs-alone"),
+            *("scenarios", "cluster", "jobs", "jobs-alone"),
         ),
     ),
     Area(
@@ -64,7 +68,7 @@ AREAS = (
         (_RUNTIME + "sync/", _PLUGINS + "transports/", "tests/doubles/"),
         (
             *("unit-slow", "process-slow", "plugins-slow", "alone", "mutants"),
-            *("cluster", "jobs"),
+            *("scenarios", "cluster", "jobs"),
         ),
     ),
     Area(
@@ -72,7 +76,7 @@ AREAS = (
         (_RUNTIME + "train/", _PLUGINS + "trainers/"),
         (
             *("unit-slow", "engines", "trainers", "process-slow", "plugins-slow", "alone"),
-            *("mutants", "jobs", "jobs-engines"),
+            *("mutants", "scenarios", "jobs", "jobs-engines"),
         ),
     ),
     Area(
@@ -82,7 +86,7 @@ AREAS = (
             "hack/sglang_contract.py",
         ),
         (
-            *("process-slow", "plugins-slow", "vllm", "mutants", "cluster", "jobs"),
+            *("process-slow", "plugins-slow", "vllm", "mutants", "scenarios", "cluster", "jobs"),
             *("jobs-vllm", "soak-vllm"),
         ),
     ),
@@ -91,7 +95,7 @@ AREAS = (
         (_RUNTIME, _PLUGINS),
         (
             *("unit-slow", "process-slow", "plugins-slow", "alone", "mutants"),
-            *("cluster", "jobs"),
+            *("scenarios", "cluster", "jobs"),
         ),
     ),
     Area(
@@ -126,6 +130,7 @@ AREAS = (
             *("bare-machine", "sbom", "cluster-lifecycle"),
         ),
     ),
+    Area("tests of scenarios", ("tests/scenarios/",), ("scenarios", "scenarios-cluster")),
     Area("tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm")),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),

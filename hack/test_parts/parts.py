@@ -87,6 +87,12 @@ PARTS = (
         gate=True,
     ),
     Part(
+        name="scenarios",
+        proves="jobs on this machine learn, scale, lose each role, suspend, and fail with a reason",
+        commands=(f"pytest tests/scenarios {_SIDE_BY_SIDE}",),
+        gate=True,
+    ),
+    Part(
         name="cluster",
         proves="a job on a real cluster scales, loses a pod, learns, and not without weight sync",
         commands=(
@@ -153,6 +159,11 @@ PARTS = (
         name="jobs",
         proves="what the README promises, with pods",
         commands=(f"pytest {_LONGEST_JOBS} tests/cluster/jobs {_THREE} -m '{_SLOW_JOBS}'",),
+    ),
+    Part(
+        name="scenarios-cluster",
+        proves="the same scenarios with pods",
+        commands=("pytest tests/scenarios --on cluster",),
     ),
     Part(
         name="jobs-alone",

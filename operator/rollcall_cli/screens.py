@@ -28,6 +28,16 @@ _ROLLOUTS = {
     "message": "what it says",
 }
 _PROBLEMS = {"type": "condition", "reason": "reason", "message": "what it says"}
+_CONDITIONS = {"type": "condition", "status": "is", "reason": "reason", "message": "what it says"}
+_PODS = {
+    "name": "pod",
+    "role": "role",
+    "phase": "phase",
+    "ready": "ready",
+    "restarts": "restarts",
+    "says": "what it says",
+}
+_EVENTS = {"time": "event", "reason": "reason", "about": "about", "message": "what it says"}
 
 
 def status_screen(summary: Mapping[str, Any], *, now: float) -> RenderableType:
@@ -67,6 +77,16 @@ def pools_screen(summary: Mapping[str, Any], *, now: float) -> RenderableType:
     return Group(
         _table(POOLS, summary["pools"], now), "", _table(_ROLLOUTS, summary["rollouts"], now)
     )
+
+
+def description_screen(found: Mapping[str, Any], *, now: float) -> RenderableType:
+    """Conditions, pods and events of a job."""
+    title = f"{found['namespace']}/{found['name']}: {found['phase']}"
+    parts: list[RenderableType] = [Text(title, style="bold")]
+    for name, columns in (("conditions", _CONDITIONS), ("pods", _PODS), ("events", _EVENTS)):
+        rows = found[name]
+        parts += ["", _table(columns, rows, now) if rows else Text(f"There are no {name}.")]
+    return Group(*parts)
 
 
 def ago(time: str, now: float) -> str:

@@ -20,6 +20,9 @@ STATE_DIR = "ROLLCALL_STATE_DIR"  # emptyDir that outlives a container restart (
 # In a trainer pod of several processes `rollcall-trainer` writes these for each of them.
 LOCAL_RANK = "ROLLCALL_LOCAL_RANK"  # number of the process in its pod, from 0
 EXIT_MESSAGE = "ROLLCALL_EXIT_MESSAGE"  # file that takes the place of TERMINATION_LOG
+# A local run writes this: there is no image, and the machine's torch may be built for a device that
+# the machine lacks.
+LOCAL = "ROLLCALL_LOCAL"
 
 TOKEN_FILE = "token"  # noqa: S105 - of trainers and rollouts, for the coordinator
 REFERENCE_TOKEN_FILE = "reference-token"  # noqa: S105 - of trainers, for reference pods

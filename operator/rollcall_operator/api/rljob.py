@@ -1,8 +1,10 @@
 """RLJob: one reinforcement-learning run with its trainer and its rollouts."""
 
-from typing import Annotated, ClassVar, Literal
+from operator import attrgetter
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
+from pydantic.alias_generators import to_snake
 
 from rollcall_operator.api.algorithm import AlgorithmSpec
 from rollcall_operator.api.data import DataSpec
@@ -218,11 +220,21 @@ _SUSPEND_FIRST = (
 )
 
 
+def _at(spec: "RLJobSpec", field: str) -> Any:
+    """The value of a field such as `trainer.processesPerPod`."""
+    return attrgetter(".".join(map(to_snake, field.split("."))))(spec)
+
+
 def _frozen(field: str, *, optional: bool = False) -> Rule:
     same = f"self.{field} == oldSelf.{field}"
     if optional:
         same = f"has(self.{field}) == has(oldSelf.{field}) && (!has(self.{field}) || {same})"
-    return Rule(message=_SUSPEND_FIRST, cel=f"oldSelf.suspend || ({same})", path=f".{field}")
+    return Rule(
+        message=_SUSPEND_FIRST,
+        cel=f"oldSelf.suspend || ({same})",
+        path=f".{field}",
+        allows=lambda before, now: before.suspend or _at(before, field) == _at(now, field),
+    )
 
 
 def _frozen_for_good(field: str, why: str) -> Rule:
@@ -230,6 +242,7 @@ def _frozen_for_good(field: str, why: str) -> Rule:
         message=f"is immutable ({why}); create another RLJob",
         cel=f"self.{field} == oldSelf.{field}",
         path=f".{field}",
+        allows=lambda before, now: _at(before, field) == _at(now, field),
     )
 
 
@@ -272,12 +285,20 @@ class RLJobSpec(Model):
             cel="oldSelf.suspend || "
             "has(self.reference.template) == has(oldSelf.reference.template)",
             path=".reference.template",
+            allows=lambda before, now: (
+                before.suspend
+                or (before.reference.template is None) == (now.reference.template is None)
+            ),
         ),
         Rule(
             message="must not be removed, nor added while the job is not suspended; set "
             "spec.suspend: true before you add it, or create another RLJob",
             cel="has(self.front) == has(oldSelf.front) || (oldSelf.suspend && has(self.front))",
             path=".front",
+            allows=lambda before, now: (
+                (before.front is None) == (now.front is None)
+                or (before.suspend and now.front is not None)
+            ),
         ),
         Rule(
             message="must not be given with supervised, which has no rollouts; remove it",

@@ -103,6 +103,7 @@ class RolloutPoolSpec(RolloutBase):
             message="is immutable; delete the pool and apply it again for another job",
             cel="self.jobRef == oldSelf.jobRef",
             path=".jobRef",
+            allows=lambda before, now: before.job_ref == now.job_ref,
         ),
     )
 

@@ -1,8 +1,8 @@
 """One definition of a rule for both ends: a CEL expression in the CRD, a check in Python.
 
 The API server refuses a bad manifest with the CEL rule's message; `rollcall-operator plan`
-gives the same message without a cluster. A rule without `holds` compares with the stored object
-(`oldSelf`) and exists in CEL alone; one without `cel` is enforced there by the schema itself.
+gives the same message without a cluster. A rule with `allows` compares with the stored object
+(`oldSelf`); one without `cel` is enforced there by the schema itself.
 """
 
 from collections.abc import Callable
@@ -24,12 +24,16 @@ VALIDATIONS = "x-kubernetes-validations"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`message` says what is wrong and what to do; `path` is the field below, such as ".name"."""
+    """`message` says what is wrong and what to do; `path` is the field below, such as ".name".
+
+    `holds` takes a value, `allows` what is there and what is to take its place.
+    """
 
     message: str
     cel: str = ""
     holds: Callable[[Any], bool] | None = None
     path: str = ""
+    allows: Callable[[Any, Any], bool] | None = None
 
     def check(self, value: Any) -> None:
         """Raise pydantic's error if the value breaks the rule."""

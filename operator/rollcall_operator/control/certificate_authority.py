@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import datetime as dt
+import ipaddress
 import logging
 from collections.abc import Callable
 from functools import cached_property
@@ -76,13 +77,13 @@ class CertificateAuthority:
         return _secret_data(self.certificate, self._key)
 
     def issue(self, host: str) -> Object:
-        """The data of a Secret of type kubernetes.io/tls for a server of the DNS name `host`."""
+        """The data of a Secret of type kubernetes.io/tls for a server of this name or address."""
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "rollcall")])
         own, begin = self._certificate, dt.datetime.now(dt.UTC) - _EARLIER
         signed = (
             _builder(name, own.subject, key, begin, own.not_valid_after_utc)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=True)
+            .add_extension(x509.SubjectAlternativeName([_general_name(host)]), critical=True)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_usage(signs_certificates=False), critical=True)
             .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -94,6 +95,13 @@ class CertificateAuthority:
         )
         chain = signed.public_bytes(serialization.Encoding.PEM).decode() + self.certificate
         return _secret_data(chain, key)
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
 
 
 async def wait_for_authority(

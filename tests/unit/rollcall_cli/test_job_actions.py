@@ -1,11 +1,18 @@
-"""Suspend, resume, drain: each changes one thing, or says why not."""
+"""Each command changes one thing, or says why not."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from rollcall_cli.job_actions import NotARolloutError, drain, set_suspended
+from rollcall_cli.job_actions import (
+    NoSuchObjectError,
+    delete,
+    drain,
+    kill,
+    scale,
+    set_suspended,
+)
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import Resource
@@ -21,12 +28,12 @@ class Cluster:
     spec: dict[str, Any] = field(default_factory=dict)
     role: str = "rollout"
     merged: list[dict[str, Any]] = field(default_factory=list)
-    deleted: list[tuple[str, str]] = field(default_factory=list)
+    deleted: list[tuple[str | int, ...]] = field(default_factory=list)
 
     async def get(self, _: Resource, *, namespace: str, name: str) -> dict[str, Any]:
         if name != "reverse":
             raise NotFoundError(status=404, reason="NotFound", message="no such job", what="get")
-        return {"spec": self.spec}
+        return {"metadata": {"uid": "u0"}, "spec": self.spec}
 
     async def merge(self, _: Resource, *, patch: dict[str, Any], **__: str) -> None:
         self.merged.append(patch)
@@ -40,8 +47,10 @@ class Cluster:
         found = {"metadata": {"name": name, "uid": "u1", "labels": labels}}
         return found if name == "reverse-cpu-a" else None
 
-    async def delete(self, _: Resource, *, name: str, uid: str, **__: str) -> None:
-        self.deleted.append((name, uid))
+    async def delete(
+        self, _: Resource, *, namespace: str, name: str, uid: str, grace: int | None = None
+    ) -> None:
+        self.deleted.append((name, uid) if grace is None else (name, uid, grace))
 
 
 async def suspend(
@@ -108,6 +117,32 @@ async def test_a_rollout_drains_by_its_uid() -> None:
 )
 async def test_another_pod_is_not_deleted(pod: str, role: str, says: str) -> None:
     cluster = Cluster(role=role)
-    with pytest.raises(NotARolloutError, match=f"{says}; list the rollouts with: kubectl get pods"):
+    with pytest.raises(NoSuchObjectError, match=says):
         await drained(cluster, pod)
     assert cluster.deleted == []
+
+
+async def test_a_pod_is_killed_without_time_to_end() -> None:
+    cluster = Cluster(role="trainer")
+    said = await kill(cast("KubeClient", cluster), namespace="team", pod="reverse-cpu-a")
+    assert said["message"] == "reverse-cpu-a is killed; another trainer takes its place"
+    assert cluster.deleted == [("reverse-cpu-a", "u1", 0)]
+
+
+async def test_a_pool_is_scaled() -> None:
+    cluster = Cluster({"replicas": 2})
+    said = await scale(cast("KubeClient", cluster), namespace="team", pool="reverse", replicas=4)
+    assert "reverse has 4 rollouts in place of 2" in said["message"]
+    assert cluster.merged == [{"spec": {"replicas": 4}}]
+
+
+async def test_a_pool_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(NoSuchObjectError, match="no RolloutPool 'cpu' in namespace 'team'"):
+        await scale(cast("KubeClient", Cluster()), namespace="team", pool="cpu", replicas=4)
+
+
+async def test_a_job_is_deleted_by_its_uid() -> None:
+    cluster = Cluster()
+    said = await delete(cast("KubeClient", cluster), namespace="team", name="reverse")
+    assert "its checkpoint volume stays" in said["message"]
+    assert cluster.deleted == [("reverse", "u0")]

@@ -3,21 +3,21 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollcall_cli import job_logs, live
+from rollcall_cli import job_actions, job_logs, live
 from rollcall_cli import main as command
 from rollcall_cli.job_logs import LogLine
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_cli.job_summary import summarize
 from tests.unit.rollcall_cli.example_record import record
 
-COMMANDS = (
-    *("status", "epochs", "pools", "watch", "logs", "suspend", "resume", "drain", "report"),
-)
+CHANGES = ("suspend", "resume", "drain", "kill", "scale", "delete")
+COMMANDS = ("status", "epochs", "pools", "watch", "logs", "describe", "report", *CHANGES)
 
 
 @pytest.fixture(autouse=True)
@@ -49,8 +49,13 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         print(json.dumps({"name": "reverse"}))
 
     monkeypatch.setattr(command, "chosen_cluster", opened)
-    monkeypatch.setattr(command, "drain", change)
-    monkeypatch.setattr(command, "set_suspended", change)
+
+    async def read_description(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"name": "reverse"}
+
+    for name in ("set_suspended", "drain", "kill", "scale", "delete"):
+        monkeypatch.setattr(job_actions, name, change)
+    monkeypatch.setattr(command, "read_description", read_description)
     monkeypatch.setattr(command, "read_job", read_job)
     monkeypatch.setattr(command, "read_summary", read_summary)
     monkeypatch.setattr(job_logs, "read_logs", read_logs)
@@ -59,7 +64,8 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_answers_in_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([name, "reverse", "-o", "json"]) == 0
+    words = [name, "reverse", *(["4"] if name == "scale" else [])]
+    assert command.main([*words, "-o", "json"]) == 0
     text = capsys.readouterr().out
     lines = name in {"logs", "watch"}
     found = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
@@ -68,7 +74,7 @@ def test_each_command_answers_in_json(name: str, capsys: pytest.CaptureFixture[s
 
 def test_there_is_no_other_command() -> None:
     (commands,) = (a for a in command.parser()._actions if a.dest == "==SUPPRESS==" or a.choices)
-    assert set(commands.choices or ()) == set(COMMANDS)
+    assert set(commands.choices or ()) == {*COMMANDS, "local"}
 
 
 def test_a_report_is_written_where_it_is_asked_for_and_its_path_is_printed(
@@ -112,3 +118,19 @@ def test_what_was_changed_is_said_in_a_sentence(capsys: pytest.CaptureFixture[st
 def test_a_job_that_is_not_there_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert command.main(["status", "revers"]) == 1
     assert capsys.readouterr().err == "rollcall: there is no such RLJob\n"
+
+
+def test_a_command_of_another_package_gets_the_words_after_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    got: list[list[str]] = []
+
+    def run(words: list[str]) -> int:
+        got.append(words)
+        return 7
+
+    other = EntryPoint("other", "package:run", command.PLUGINS)
+    monkeypatch.setattr(EntryPoint, "load", lambda _: run)
+    monkeypatch.setattr(command, "entry_points", lambda group: [other] if group else [])
+    assert command.main(["other", "run", "job.yaml"]) == 7
+    assert got == [["run", "job.yaml"]]

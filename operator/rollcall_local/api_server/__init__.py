@@ -1,0 +1,1 @@
+"""The part of the Kubernetes API that a job needs, over objects in one folder."""

@@ -1,0 +1,80 @@
+"""Rules for the metadata of all objects. Names are parts of URLs, and of file names here.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
+"""
+
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field
+
+from rollcall_local.api_server.errors import InvalidError
+from rollcall_operator.api.rules import Model
+from rollcall_operator.api.scalars import matches
+from rollcall_operator.plan.validate import parse
+
+Object = dict[str, Any]
+
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_WORD = "[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+_Subdomain = Annotated[
+    str,
+    Field(max_length=240),  # 253 in Kubernetes; the name of its file is a little longer
+    matches(
+        f"^{_LABEL}(\\.{_LABEL})*$",
+        "must be lower-case letters, digits, '-' and '.', and begin and end with a letter or digit",
+    ),
+]
+_Namespace = Annotated[
+    str,
+    Field(max_length=63),
+    matches(f"^{_LABEL}$", "must be lower-case letters, digits and '-', and begin with none"),
+]
+_LabelKey = Annotated[
+    str,
+    matches(
+        f"^([a-z0-9][-a-z0-9.]{{0,252}}/)?{_WORD}$",
+        "must be letters, digits, '-', '_' and '.', perhaps after a domain and a '/'",
+    ),
+]
+_LabelValue = Annotated[
+    str, matches(f"^({_WORD})?$", "must be at most 63 letters, digits, '-', '_' and '.'")
+]
+
+
+class OpenModel(Model):
+    """A model of some fields, beside which there may be others."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class _Owner(OpenModel):
+    api_version: str
+    kind: str
+    name: str
+    uid: str
+
+
+class _Metadata(OpenModel):
+    name: _Subdomain
+    namespace: _Namespace | None = None
+    labels: dict[_LabelKey, _LabelValue] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[_Owner] | None = None
+
+
+def check(kind: str, metadata: Object) -> None:
+    """InvalidError, which names every field that is wrong."""
+    _, wrong = parse(_Metadata, metadata, "metadata")
+    if wrong:
+        raise InvalidError(f'{kind} "{metadata.get("name")}" is invalid: {"; ".join(wrong)}')
+
+
+def check_finalizers(kind: str, before: Object, now: Object) -> None:
+    """InvalidError for a finalizer that is new on an object which is being deleted."""
+    new = {*(now.get("finalizers") or ())} - {*(before.get("finalizers") or ())}
+    if new and "deletionTimestamp" in before:
+        raise InvalidError(
+            f'{kind} "{before["name"]}" is invalid: metadata.finalizers: no new ones can be added '
+            f"if the object is being deleted: {', '.join(sorted(new))}"
+        )

@@ -1,0 +1,141 @@
+"""`rollcall local COMMAND`: the words of `rollcall`, for jobs on this machine."""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from rollcall_cli import main as cluster_commands
+from rollcall_local import examples, runs
+from rollcall_local.kubelet.addresses import NoAddressError
+from rollcall_local.manifests import ManifestError
+from rollcall_local.state_folder import StateFolderError
+
+_EXIT_REFUSED = 1
+_REFUSALS = (
+    ManifestError,
+    StateFolderError,
+    NoAddressError,
+    examples.NoSuchExampleError,
+    runs.NoSuchRunError,
+    OSError,
+    ValueError,
+)
+"""What is said in a sentence, without a traceback."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    options = parser().parse_args(arguments)
+    try:
+        return int(options.start(options))
+    except KeyboardInterrupt:
+        return 130
+    except _REFUSALS as error:
+        print(f"rollcall local: {error}", file=sys.stderr)
+        return _EXIT_REFUSED
+
+
+def parser() -> argparse.ArgumentParser:
+    """All commands with their options."""
+    whole = argparse.ArgumentParser(
+        prog="rollcall local",
+        description="Runs RLJobs as processes of this machine, and looks at them.",
+    )
+    commands = whole.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(commands)
+    listing = commands.add_parser("list", help="the runs on this machine, ended ones included")
+    listing.add_argument("-o", "--output", choices=["json"], help="JSON in place of a table")
+    listing.set_defaults(start=_list)
+    cluster_commands.add_commands(cluster_commands.Commands(commands, _place))
+    return whole
+
+
+def _add_run(commands: Any) -> None:
+    text = (
+        "run RLJobs with their pools, ConfigMaps and Secrets until they are over; Ctrl-C ends them "
+        "and keeps all, and the same command goes on from the last checkpoint"
+    )
+    run = commands.add_parser("run", help=text, description=text)
+    run.add_argument(
+        "what",
+        nargs="*",
+        metavar="FILE",
+        help=f"manifests, or the name of an example: {', '.join(examples.names())}",
+    )
+    run.add_argument(
+        "-k",
+        "--kustomize",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="folder with a kustomization of resources and generators; may be repeated",
+    )
+    run.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="NAME=VENV",
+        help="the virtual environment that stands for an image (default: this one for each)",
+    )
+    run.add_argument("--name", default="", help="of the run (default: that of its first RLJob)")
+    run.set_defaults(start=_run)
+
+
+def _place(command: argparse.ArgumentParser) -> None:
+    """The options that say where a job is."""
+    command.add_argument("--run", default="", dest="local_run", help="the run (that of the job)")
+    command.add_argument("-n", "--namespace", default="default", help="namespace (default)")
+    command.set_defaults(start=_ask, context=None)
+
+
+def _run(options: argparse.Namespace) -> int:
+    from rollcall_local.run import RunOptions, run  # noqa: PLC0415 - the others need less
+
+    files: list[Path] = []
+    folders: list[Path] = list(options.kustomize)
+    for what in options.what:
+        path = Path(what) if Path(what).is_file() else examples.find(what)
+        (folders if path.is_dir() else files).append(path)
+    images = dict(_image(text) for text in options.image)
+    chosen = RunOptions(files=files, folders=folders, images=images, name=options.name)
+    return run(chosen, say=lambda line: print(line, flush=True))
+
+
+def _image(text: str) -> tuple[str, Path]:
+    name, equals, folder = text.rpartition("=")
+    if not equals or not name:
+        raise ValueError(f"--image {text}: give NAME=VENV")
+    return name, Path(folder).absolute()
+
+
+def _list(options: argparse.Namespace) -> int:
+    rows = [runs.summary(folder) for folder in runs.all_runs()]
+    if options.output == "json":
+        print(json.dumps(rows, indent=2))
+        return 0
+    table = Table("run", "process", "jobs", "folder", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*(str(value) for value in row.values()))
+    Console(highlight=False).print(table if rows else "There is no run.")
+    return 0
+
+
+def _ask(options: argparse.Namespace) -> int:
+    """Carry out a word of `rollcall` at the API server of a run."""
+    folder = runs.chosen(options.local_run, getattr(options, "job", ""))
+    carry_out = options.run
+
+    async def at_the_run(options: argparse.Namespace) -> int:
+        async with runs.opened(folder) as kubeconfig:
+            options.kubeconfig = str(kubeconfig)
+            return int(await carry_out(options))
+
+    options.run = at_the_run
+    return cluster_commands.answer(options)

@@ -1,0 +1,78 @@
+"""An address of its own in 127/8 for each pod, so that all of them can use the same ports."""
+
+import errno
+import itertools
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_NETWORKS = [(second, third) for second in range(251, 1, -1) for third in range(251)]
+_PODS = range(1, 251)
+
+
+class NoAddressError(Exception):
+    """All addresses are in use; the message says by what."""
+
+
+@dataclass(slots=True)
+class PodAddresses:
+    """Addresses `127.a.b.1` to `.250`, by the name of the pod; a name keeps its address.
+
+    The network `127.a.b` is this process's alone: an abstract socket holds it, which the kernel
+    frees however the process ends (unix(7)).
+    """
+
+    network: str
+    _holder: socket.socket
+    _given: dict[tuple[str, str], str] = field(default_factory=dict)
+    _next: Iterator[int] = field(default_factory=lambda: itertools.cycle(_PODS))
+
+    def of(self, namespace: str, pod: str) -> str:
+        """The address of a pod; NoAddressError."""
+        known = self._given.get((namespace, pod))
+        if known is not None:
+            return known
+        taken = set(self._given.values())
+        for _ in _PODS:
+            address = f"{self.network}.{next(self._next)}"
+            if address not in taken:
+                self._given[namespace, pod] = address
+                return address
+        raise NoAddressError(f"{len(_PODS)} pods have all addresses of {self.network}")
+
+    def free(self, namespace: str, pod: str) -> None:
+        """The pod is gone, and no other will have its name."""
+        self._given.pop((namespace, pod), None)
+
+    def names(self) -> dict[tuple[str, str], str]:
+        """All that were given, by namespace and pod."""
+        return dict(self._given)
+
+    def close(self) -> None:
+        """Leave the network to other processes."""
+        self._holder.close()
+
+
+def hold_network() -> PodAddresses:
+    """A network that no other such process has; NoAddressError."""
+    for second, third in _NETWORKS:
+        network = f"127.{second}.{third}"
+        holder = socket.socket(socket.AF_UNIX)
+        try:
+            holder.bind(f"\0rollcall-local-{network}")
+            _try(f"{network}.1")
+        except OSError as error:
+            holder.close()
+            if error.errno != errno.EADDRINUSE:
+                raise NoAddressError(
+                    f"{network}.1 cannot be used: {error}; pods need an address each in 127/8 "
+                    "(on macOS: sudo ifconfig lo0 alias ADDRESS)"
+                ) from error
+            continue
+        return PodAddresses(network, holder)
+    raise NoAddressError("other jobs on this machine hold all networks of 127/8")
+
+
+def _try(address: str) -> None:
+    with socket.socket() as probe:
+        probe.bind((address, 0))

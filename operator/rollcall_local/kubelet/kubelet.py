@@ -1,0 +1,180 @@
+"""Follows all pods: gives each its share of the machine, runs it, and lets it go."""
+
+import asyncio
+import logging
+from typing import Any
+
+from rollcall_local.api_server.store import Key
+from rollcall_local.kubelet import pod_status
+from rollcall_local.kubelet.addresses import NoAddressError
+from rollcall_local.kubelet.container_launch import container_id
+from rollcall_local.kubelet.container_runtime import END_SECONDS
+from rollcall_local.kubelet.machine import memory_limit, requests
+from rollcall_local.kubelet.memory import used_by_container
+from rollcall_local.kubelet.node import NAME, Node
+from rollcall_local.kubelet.pod_runner import PodRunner, grace_of, now
+from rollcall_operator.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS
+
+log = logging.getLogger(__name__)
+
+Object = dict[str, Any]
+
+REFRESH_SECONDS, MEMORY_SECONDS = 30.0, 1.0
+_CONTENT = {CONFIG_MAPS.plural: "ConfigMap", SECRETS.plural: "Secret"}
+
+
+class Kubelet:
+    """`notify` of each change in the store; the work is done in `run`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changed: set[Key] = set()
+        self._woken = asyncio.Event()
+        self._runners: dict[Key, PodRunner] = {}
+        self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._closing = False
+
+    def notify(self, key: Key) -> None:
+        """An object has changed, or is gone."""
+        if key.plural == PODS.plural or key.plural in _CONTENT:
+            self._changed.add(key)
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Until cancelled; then all pods' processes are killed."""
+        self._register()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._refresh())
+            group.create_task(self._watch_memory())
+            await self._follow(group)
+
+    async def close(self, *, grace: float | None) -> None:
+        """Run no more pods, and end all there are within `grace` seconds; None: their own time."""
+        self._closing = True
+        longest = 0.0
+        for runner in self._runners.values():
+            seconds = grace_of(runner.pod) if grace is None else grace
+            longest = max(longest, seconds)
+            runner.stop(seconds)
+        if self._tasks:
+            _, left = await asyncio.wait(self._tasks.values(), timeout=longest + 2 * END_SECONDS)
+            for task in left:
+                log.warning("The end of %s takes too long", task.get_name())
+
+    def _register(self) -> None:
+        capacity = {name: f"{amount:f}" for name, amount in self._node.machine.capacity.items()}
+        self._node.store.create(NODES, {"metadata": {"name": NAME}, "spec": {}})
+        ready = {"type": "Ready", "status": "True", "lastTransitionTime": now()}
+        status = {"conditions": [ready], "capacity": capacity, "allocatable": capacity}
+        self._node.store.set_status(NODES, "", NAME, {"status": status})
+
+    async def _follow(self, group: asyncio.TaskGroup) -> None:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            changed, self._changed = self._changed, set()
+            for key in sorted(changed):
+                try:
+                    self._look(key, group)
+                except Exception:  # what one pod has wrong must not stop the others
+                    log.exception("%s %s/%s is not looked after", *key)
+
+    def _look(self, key: Key, group: asyncio.TaskGroup) -> None:
+        if key.plural != PODS.plural:
+            self._refresh_volumes(key)
+            return
+        pod = self._node.store.find(PODS, key.namespace, key.name)
+        runner = self._runners.get(key)
+        if runner is None:
+            if pod is not None:
+                self._take(key, pod, group)
+        elif pod is None or pod["metadata"]["uid"] != runner.uid:
+            runner.stop(0.0)  # whoever has its name now runs once it has ended
+        else:
+            if "deletionTimestamp" in pod["metadata"]:
+                runner.stop(grace_of(pod))
+            runner.changed(pod)
+
+    def _take(self, key: Key, pod: Object, group: asyncio.TaskGroup) -> None:
+        """Run a pod, if there is room for it."""
+        uid = pod["metadata"]["uid"]
+        if "deletionTimestamp" in pod["metadata"]:
+            self._let_go(key, uid)
+            return
+        if self._closing:
+            return
+        problem = self._node.machine.give(uid, requests(pod))
+        if not problem:
+            try:
+                address = self._node.addresses.of(key.namespace, key.name)
+            except NoAddressError as error:
+                self._node.machine.take_back(uid)
+                problem = str(error)
+        if problem:
+            patch = pod_status.unschedulable(pod, f"0/1 nodes are available: {problem}", now())
+            self._node.store.set_status(PODS, key.namespace, key.name, patch)
+            return
+        self._node.write_hosts()
+        spec = {"spec": {"nodeName": NAME}}
+        bound = self._node.store.merge(PODS, key.namespace, key.name, spec)
+        self._runners[key] = runner = PodRunner(bound, self._node, address=address)
+        self._tasks[key] = group.create_task(self._run(key, runner), name=f"pod {key.name}")
+
+    async def _run(self, key: Key, runner: PodRunner) -> None:
+        """A pod's life: once it is gone, others can have what it had."""
+        try:
+            await runner.run()
+        except Exception as error:  # what one pod has wrong must not stop the others
+            log.exception("Pod %s/%s cannot be run", key.namespace, key.name)
+            self._node.record(runner.pod, reason="Failed", note=f"it cannot be run: {error!r}")
+        self._node.machine.take_back(runner.uid)
+        self._retry()
+        await runner.stopped.wait()
+        await asyncio.to_thread(runner.volumes.remove)
+        del self._runners[key], self._tasks[key]
+        if not runner.pod["spec"].get("hostname"):  # else another one will have its name
+            self._node.addresses.free(key.namespace, key.name)
+        self._let_go(key, runner.uid)
+        self._retry()
+
+    def _let_go(self, key: Key, uid: str) -> None:
+        """The pod has ended: it goes if somebody has deleted it."""
+        pod = self._node.store.find(PODS, key.namespace, key.name)
+        metadata = pod["metadata"] if pod is not None else {}
+        if metadata.get("uid") == uid and "deletionTimestamp" in metadata:
+            self._node.store.delete(PODS, key.namespace, key.name, uid=uid, grace=0)
+
+    def _retry(self) -> None:
+        """There may be room now, or a name that was taken."""
+        for pod in self._node.store.listed(PODS):
+            key = Key(PODS.plural, pod["metadata"]["namespace"], pod["metadata"]["name"])
+            if key not in self._runners:
+                self.notify(key)
+
+    def _refresh_volumes(self, key: Key) -> None:
+        content = _CONTENT[key.plural], key.name
+        for at, runner in self._runners.items():
+            if at.namespace == key.namespace and content in runner.volumes.names():
+                runner.refresh()
+
+    async def _refresh(self) -> None:
+        """Renew tokens in time."""
+        while True:
+            await asyncio.sleep(REFRESH_SECONDS)
+            for runner in self._runners.values():
+                runner.refresh()
+
+    async def _watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(MEMORY_SECONDS)
+            limits = {
+                container_id(runner.uid, container.spec["name"]): (container, limit)
+                for runner in self._runners.values()
+                for container in runner.containers
+                if (limit := memory_limit(container.spec)) is not None
+            }
+            used = await asyncio.to_thread(used_by_container) if limits else {}
+            for name, (container, limit) in limits.items():
+                if used.get(name, 0) > limit:
+                    log.warning("Container %s uses %d bytes of %d", name, used[name], limit)
+                    container.kill(for_memory=True)

@@ -1,0 +1,19 @@
+"""What containers have written, for the API server."""
+
+from pathlib import Path
+from typing import Any
+
+from rollcall_local.api_server.pod_routes import ReadLog
+from rollcall_local.kubelet.container_files import ContainerFiles
+from rollcall_local.kubelet.pod_runner import pod_folder
+
+Object = dict[str, Any]
+
+
+def log_reader(folder: Path) -> ReadLog:
+    """Reads the newest run of a container that has written something, below the run's folder."""
+
+    def read(pod: Object, container: str, lines: int | None, _seconds: int | None) -> bytes:
+        return ContainerFiles(pod_folder(folder, pod), container).output(lines)
+
+    return read

@@ -1,0 +1,205 @@
+"""Reads the manifests of a local run, and says all that cannot be had, before anything starts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollcall_local.api_server.admission import admit
+from rollcall_local.api_server.errors import InvalidError
+from rollcall_local.api_server.kinds import CLAIMS
+from rollcall_local.kubelet.supported import refusals
+from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rolloutpool import RolloutPoolSpec
+from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
+    RL_JOBS,
+    ROLLOUT_POOLS,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    Resource,
+)
+from rollcall_operator.plan.validate import job_errors, parse, template_errors
+
+Object = dict[str, Any]
+
+NAMESPACE = "default"
+_KNOWN = {
+    resource.kind: resource
+    for resource in (RL_JOBS, ROLLOUT_POOLS, CONFIG_MAPS, SECRETS, CLAIMS, SERVICE_ACCOUNTS)
+}
+_FIRST = ("ConfigMap", "Secret", "PersistentVolumeClaim", "ServiceAccount", "RLJob", "RolloutPool")
+_KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
+
+
+class ManifestError(Exception):
+    """The manifests cannot run here; one line for each reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What is to be applied, in an order in which each finds what it names."""
+
+    objects: tuple[Object, ...]
+
+    @property
+    def jobs(self) -> tuple[Object, ...]:
+        """The RLJobs."""
+        return tuple(body for body in self.objects if body["kind"] == RL_JOBS.kind)
+
+    def resource(self, body: Object) -> Resource:
+        """Of one of the objects."""
+        return _KNOWN[body["kind"]]
+
+
+def read(
+    files: list[Path], folders: list[Path], *, images: Mapping[str, Path], user: int
+) -> Manifests:
+    """Files of YAML, and folders with a kustomization.
+
+    `images` and `user` are as in `supported.refusals`. ManifestError.
+    """
+    documents = [each for file in files for each in _documents(file)]
+    documents += [each for folder in folders for each in _kustomized(folder)]
+    mistakes = [error for where, body in documents for error in _mistakes(where, body)]
+    if not mistakes:
+        placed = [_placed(body) for _, body in documents]
+        mistakes = [error for body in placed for error in _refusals(body, images, user)]
+        if not mistakes and not any(body["kind"] == RL_JOBS.kind for body in placed):
+            mistakes = ["no RLJob is given"]
+    if mistakes:
+        raise ManifestError("\n".join(mistakes))
+    return Manifests(tuple(sorted(placed, key=lambda body: _FIRST.index(body["kind"]))))
+
+
+def _documents(file: Path) -> list[tuple[str, Object]]:
+    try:
+        found = list(yaml.safe_load_all(file.read_text()))
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ManifestError(f"{file}: {error}") from error
+    return [(f"{file}, document {n}", body) for n, body in enumerate(found, 1) if body is not None]
+
+
+def _mistakes(where: str, body: Any) -> Iterator[str]:
+    if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
+        yield f"{where}: not a manifest: it has no metadata"
+        return
+    resource = _KNOWN.get(body.get("kind", ""))
+    if resource is None:
+        yield f"{where}: kind: {body.get('kind')!r} is none of {', '.join(_KNOWN)}"
+    elif body.get("apiVersion") != resource.api_version:
+        yield f"{where}: apiVersion: must be {resource.api_version}, not {body.get('apiVersion')!r}"
+    elif not isinstance(body["metadata"].get("name"), str):
+        yield f"{where}: metadata.name: is required; add it"
+
+
+def _placed(body: Object) -> Object:
+    """In a namespace; a job without NetworkPolicies, as there is no network to divide."""
+    placed = {**body, "metadata": {"namespace": NAMESPACE, **body["metadata"]}}
+    if body["kind"] == RL_JOBS.kind and isinstance(body.get("spec"), dict):
+        placed["spec"] = {**body["spec"], "networkPolicy": {"enabled": False}}
+    return placed
+
+
+def _refusals(body: Object, images: Mapping[str, Path], user: int) -> Iterator[str]:
+    kind, name = body["kind"], body["metadata"]["name"]
+    if kind not in {RL_JOBS.kind, ROLLOUT_POOLS.kind}:
+        return
+    try:
+        spec = admit(_KNOWN[kind], body, None)["spec"]
+    except InvalidError as error:
+        yield str(error)
+        return
+    for problem in _own_errors(kind, spec):
+        yield f"{kind} {name}: {problem}"
+    for path, template in _templates(kind, spec):
+        for problem in refusals(template, path, images=images, user=user):
+            yield f"{kind} {name}: {problem}"
+
+
+def _own_errors(kind: str, spec: Object) -> Iterator[str]:
+    """What the operator would say in the condition Validated."""
+    if kind == RL_JOBS.kind:
+        job, _ = parse(RLJobSpec, spec, "spec")
+        if job is not None:
+            yield from job_errors(job)
+        return
+    pool, _ = parse(RolloutPoolSpec, spec, "spec")
+    if pool is not None:
+        yield from template_errors(pool.template, labels.ROLLOUT, "spec.template")
+
+
+def _templates(kind: str, spec: Object) -> Iterator[tuple[str, Object]]:
+    """Every pod template, with its path."""
+    if kind == ROLLOUT_POOLS.kind:
+        yield "spec.template", spec["template"]
+        return
+    yield "spec.trainer.template", spec["trainer"]["template"]
+    for number, rollout in enumerate(spec.get("rollouts") or ()):
+        yield f"spec.rollouts[{number}].template", rollout["template"]
+    for field in ("reference", "front"):
+        template = (spec.get(field) or {}).get("template")
+        if template is not None:
+            yield f"spec.{field}.template", template
+
+
+# --- kustomizations -----------------------------------------------------------------------------
+
+
+def _kustomized(folder: Path) -> list[tuple[str, Object]]:
+    """The resources of a kustomization, and what its generators make; no patches."""
+    file = next((folder / name for name in _KUSTOMIZATIONS if (folder / name).exists()), None)
+    if file is None:
+        raise ManifestError(f"{folder}: there is no {_KUSTOMIZATIONS[0]}")
+    ((_, content),) = _documents(file)
+    known = {
+        "apiVersion",
+        "kind",
+        "resources",
+        "namespace",
+        "configMapGenerator",
+        "secretGenerator",
+        "generatorOptions",
+    }
+    strange = sorted(content.keys() - known)
+    if strange:
+        raise ManifestError(
+            f"{file}: {', '.join(strange)}: not known here; run `kubectl kustomize {folder}` and "
+            "give its output"
+        )
+    found = []
+    for name in content.get("resources") or ():
+        place = folder / name
+        found += _kustomized(place) if place.is_dir() else _documents(place)
+    for field, kind in (("configMapGenerator", "ConfigMap"), ("secretGenerator", "Secret")):
+        for entry in content.get(field) or ():
+            found.append((f"{file}, {field} {entry.get('name')}", _generated(kind, entry, folder)))
+    if content.get("namespace"):
+        for _, body in found:
+            body.setdefault("metadata", {})["namespace"] = content["namespace"]
+    return found
+
+
+def _generated(kind: str, entry: Object, folder: Path) -> Object:
+    """Without the hash that kustomize adds to its name: names in the manifests stay as well."""
+    text: dict[str, str] = {}
+    for item in entry.get("files") or ():
+        key, _, path = item.rpartition("=")
+        file = folder / path
+        try:
+            text[key or file.name] = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ManifestError(f"{folder}: generator {entry.get('name')}: {error}") from error
+    for item in entry.get("literals") or ():
+        key, _, value = item.partition("=")
+        text[key] = value
+    field = "data" if kind == "ConfigMap" else "stringData"
+    return {
+        "apiVersion": "v1",
+        "kind": kind,
+        "metadata": {"name": entry["name"]},
+        field: text,
+    }

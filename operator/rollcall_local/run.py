@@ -1,0 +1,186 @@
+"""`rollcall local run`: a job with all that belongs to it, as processes of this machine."""
+
+import asyncio
+import logging
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollcall_cli.cluster import open_cluster
+from rollcall_cli.html_report.page import render
+from rollcall_cli.job_record import read_job
+from rollcall_local.kubelet.marks import marked
+from rollcall_local.kubelet.processes import READ_AT_IMPORT
+from rollcall_local.local_cluster import LocalCluster, local_cluster
+from rollcall_local.manifests import Manifests, read
+from rollcall_local.state_folder import StateFolder, home
+from rollcall_operator.kube.resources import RL_JOBS
+
+Object = dict[str, Any]
+Say = Callable[[str], None]
+
+MANAGER = "rollcall-local"
+EXIT_OK, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+_LOOK_SECONDS = 0.5
+_FINISHED = {"Succeeded": EXIT_OK, "Failed": EXIT_FAILED}
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What the command was given.
+
+    Attributes:
+        files: manifests.
+        folders: folders with a kustomization.
+        images: environments by image name.
+        name: of the run; empty takes that of its first job.
+    """
+
+    files: list[Path]
+    folders: list[Path]
+    images: Mapping[str, Path]
+    name: str = ""
+
+
+def run(options: RunOptions, *, say: Say) -> int:
+    """Run until every job is over, or until Ctrl-C; the exit code.
+
+    Raises ManifestError, StateFolderError, NoAddressError, OSError.
+    """
+    pythons = {image: folder / "bin" / "python" for image, folder in options.images.items()}
+    manifests = read(options.files, options.folders, images=pythons, user=os.getuid())
+    folder = StateFolder(home() / (options.name or manifests.jobs[0]["metadata"]["name"]))
+    folder.hold()
+    logging.basicConfig(filename=folder.path / "local.log", level=logging.INFO)
+    _end_leftovers(folder, say)
+    return asyncio.run(_Run(folder, manifests, pythons, say).run())
+
+
+class _Run:
+    def __init__(
+        self, folder: StateFolder, manifests: Manifests, images: Mapping[str, Path], say: Say
+    ) -> None:
+        self._folder, self._manifests, self._images = folder, manifests, images
+        self._say = say
+        self._interrupted = asyncio.Event()
+        self._shown: dict[str, str] = {}
+
+    async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self._interrupted.set)
+        namespaces = {body["metadata"]["namespace"] for body in self._manifests.objects}
+        async with local_cluster(
+            self._folder,
+            namespaces=namespaces,
+            images=self._images,
+            imported_with=_imported_with(self._manifests),
+        ) as cluster:
+            self._apply(cluster)
+            code = await self._follow(cluster)
+            await self._end(cluster)
+        return code
+
+    def _apply(self, cluster: LocalCluster) -> None:
+        for body in self._manifests.objects:
+            resource = self._manifests.resource(body)
+            cluster.store.apply(resource, body, manager=MANAGER, force=True)
+            self._say(f"{body['kind']} {body['metadata']['name']}: applied")
+
+    async def _follow(self, cluster: LocalCluster) -> int:
+        """Say what the jobs do until all are over."""
+        stopped = asyncio.create_task(self._interrupted.wait())
+        try:
+            while True:
+                jobs = self._jobs(cluster)
+                for job in jobs:
+                    self._show(job)
+                ends = [_FINISHED.get((job.get("status") or {}).get("phase", "")) for job in jobs]
+                codes = [code for code in ends if code is not None]
+                if len(codes) == len(jobs):
+                    return max(codes, default=EXIT_OK)
+                done, _ = await asyncio.wait(
+                    {stopped, *cluster.parts},
+                    timeout=_LOOK_SECONDS,
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for part in done - {stopped}:
+                    part.result()
+                if self._interrupted.is_set():
+                    return EXIT_INTERRUPTED
+        finally:
+            stopped.cancel()
+
+    def _jobs(self, cluster: LocalCluster) -> list[Object]:
+        """Those that nobody has deleted meanwhile."""
+        places = [body["metadata"] for body in self._manifests.jobs]
+        found = [cluster.store.find(RL_JOBS, at["namespace"], at["name"]) for at in places]
+        return [job for job in found if job is not None]
+
+    def _show(self, job: Object) -> None:
+        """One line, when it says something new."""
+        status = job.get("status") or {}
+        progress = status.get("progress") or {}
+        reward = progress.get("rolloutReward")
+        line = f"{status.get('phase', 'Pending')}  step {progress.get('step', 0)}"
+        line += f"/{progress['maxSteps']}" if progress.get("maxSteps") else ""
+        line += f"  reward {reward}" if reward else ""
+        line += f"  rollouts {status.get('rollouts', '0/0')}"
+        name = job["metadata"]["name"]
+        if self._shown.get(name) != line:
+            self._shown[name] = line
+            self._say(f"{name}: {line}")
+
+    async def _end(self, cluster: LocalCluster) -> None:
+        """Write reports, let the workers write what they keep, and end them."""
+        await self._report(cluster)
+        if self._interrupted.is_set():
+            self._say("ending; the job goes on from its last checkpoint when it is run again")
+        await cluster.end_pods()
+
+    async def _report(self, cluster: LocalCluster) -> None:
+        """Of each job that has made a step: its figures are kept in the trainer's process."""
+        kubeconfig = str(self._folder.kubeconfig)
+        for job in self._jobs(cluster):
+            metadata = job["metadata"]
+            async with open_cluster(kubeconfig=kubeconfig) as (client, _):
+                record = await read_job(
+                    client, namespace=metadata["namespace"], name=metadata["name"]
+                )
+            if record.steps:
+                path = self._folder.path / f"{metadata['name']}-report.html"
+                path.write_text(await asyncio.to_thread(render, record), encoding="utf-8")
+                self._say(f"{metadata['name']}: report in {path}")
+
+
+def _imported_with(manifests: Manifests) -> dict[str, str]:
+    """The variables, of those that matter at the import of torch, that most containers have."""
+    found: Counter[tuple[tuple[str, str], ...]] = Counter()
+    for job in manifests.jobs:
+        spec = job["spec"]
+        for part in (spec["trainer"], *(spec.get("rollouts") or ())):
+            for container in part["template"]["spec"]["containers"]:
+                values = {v["name"]: v["value"] for v in container.get("env") or () if "value" in v}
+                found[tuple((n, values[n]) for n in READ_AT_IMPORT if n in values)] += 1
+    return dict(found.most_common(1)[0][0]) if found else {}
+
+
+def _end_leftovers(folder: StateFolder, say: Say) -> None:
+    """Processes of an earlier run that was killed, on a machine that did not end them."""
+    pods = {path.name for path in folder.path.glob("pods/*/*/*")}
+    for pid in marked():
+        try:
+            content = Path(f"/proc/{pid}/environ").read_bytes()
+        except OSError:
+            continue
+        uid = content.partition(b"ROLLCALL_LOCAL_CONTAINER=")[2][:8].decode(errors="replace")
+        if uid in pods:
+            say(f"process {pid} was left by an earlier run of {folder.path.name}: it is ended")
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue

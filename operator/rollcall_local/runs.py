@@ -1,0 +1,84 @@
+"""The runs on this machine, those that have ended included, as clusters for `rollcall`'s words."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from rollcall_local.api_server.admission import admit
+from rollcall_local.api_server.folder import ObjectFolder
+from rollcall_local.api_server.server import ApiServer
+from rollcall_local.api_server.service_tokens import ServiceTokens
+from rollcall_local.api_server.store import ObjectStore
+from rollcall_local.controllers.manager import ControllerManager
+from rollcall_local.kubelet.logs import log_reader
+from rollcall_local.server_certificate import server_tls
+from rollcall_local.state_folder import StateFolder, home
+from rollcall_operator.kube.resources import RL_JOBS
+
+HOST = "127.0.0.1"
+
+
+class NoSuchRunError(Exception):
+    """No run is named so, or several could be meant; the message lists them."""
+
+
+def all_runs() -> list[StateFolder]:
+    """Sorted by name."""
+    return [StateFolder(path.parent) for path in sorted(home().glob("*/format.json"))]
+
+
+def chosen(run: str, job: str) -> StateFolder:
+    """The run that is named, or of the job of that name, or the only one that goes on.
+
+    NoSuchRunError.
+    """
+    runs = all_runs()
+    for found in runs:
+        if found.path.name == (run or job):
+            return found
+    going_on = [found for found in runs if found.holder() is not None]
+    if not run and len(going_on) == 1:
+        return going_on[0]
+    names = ", ".join(found.path.name for found in runs) or "none; rollcall local run makes one"
+    raise NoSuchRunError(f"{run or job or 'which run'}: name one with --run; there are {names}")
+
+
+@asynccontextmanager
+async def opened(folder: StateFolder) -> AsyncIterator[Path]:
+    """A kubeconfig for a run. That of one which has ended leads to what it has left behind."""
+    if folder.holder() is not None:
+        yield folder.kubeconfig
+        return
+    folder.hold()
+    kept, token = ObjectFolder(folder.objects), secrets.token_urlsafe(32)
+    store = ObjectStore(admit=admit, changed=kept.changed, entries=kept.load())
+    tokens, read_log = ServiceTokens(folder.key), log_reader(folder.path)
+    server = ApiServer(store, tokens, token=token, read_log=read_log)
+    tls, authority = server_tls(HOST, folder.certificate)
+    await server.start(host=HOST, tls=tls)
+    try:
+        folder.write_kubeconfig(server=server.url, token=token, authority=authority)
+        yield folder.kubeconfig
+        ControllerManager(store).collect_garbage()
+    finally:
+        folder.kubeconfig.unlink(missing_ok=True)
+        await server.close()
+        folder.release()
+
+
+def summary(folder: StateFolder) -> dict[str, Any]:
+    """A row for each run: its name, whether it goes on, and its jobs."""
+    entries = ObjectFolder(folder.objects).load()
+    jobs = [e.object for key, e in entries.items() if key.plural == RL_JOBS.plural]
+    phases = [(job.get("status") or {}).get("phase", "Pending") for job in jobs]
+    process = folder.holder()
+    return {
+        "run": folder.path.name,
+        "process": process or "",
+        "jobs": ", ".join(
+            f"{job['metadata']['name']} {phase}" for job, phase in zip(jobs, phases, strict=True)
+        ),
+        "folder": str(folder.path),
+    }

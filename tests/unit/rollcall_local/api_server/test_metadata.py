@@ -1,0 +1,57 @@
+"""Which metadata is taken."""
+
+from typing import Any
+
+import pytest
+
+from rollcall_local.api_server.errors import InvalidError
+from rollcall_local.api_server.metadata import check
+
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"name": "a.b-c.0"},
+        {"name": "a" * 240},
+        {"namespace": "a-0"},
+        {"labels": {"a": "", "rollcall.dev/job": "a.b_C-0", "A_b.c": "x" * 63}},
+        {"annotations": {"a": "any text / at all"}},
+        {"finalizers": ["a/b"]},
+        {"ownerReferences": [{**OWNER, "controller": True}]},
+        {"labels": None, "annotations": None, "finalizers": None, "ownerReferences": None},
+        {"managedFields": [], "selfLink": ""},
+    ],
+)
+def test_what_is_well_formed_is_taken(more: dict[str, Any]) -> None:
+    check("Pod", {"name": "p", "namespace": "ns", **more})
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"name": 5}, "metadata.name: must be a string"),
+        ({"namespace": "a.b"}, "metadata.namespace: must be"),
+        ({"namespace": "a" * 64}, "metadata.namespace: string should have at most 63"),
+        ({"labels": []}, "metadata.labels: must be a map"),
+        ({"labels": {"a": "b c"}}, "metadata.labels.a: must be at most 63 letters"),
+        ({"labels": {"a": "x" * 64}}, "metadata.labels.a: must be at most 63 letters"),
+        ({"labels": {"a/b/c": "x"}}, r"metadata.labels.a/b/c.\[key\]: must be letters"),
+        ({"annotations": {"a": None}}, "metadata.annotations.a: must be a string"),
+        ({"finalizers": "a/b"}, "metadata.finalizers: must be a list"),
+        ({"ownerReferences": [{**OWNER, "uid": 5}]}, r"metadata.ownerReferences\[0\].uid: must be"),
+        ({"ownerReferences": [{"uid": "u"}]}, r"ownerReferences\[0\].name: is required"),
+    ],
+)
+def test_what_is_not_is_named(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        check("Pod", {"name": "p", "namespace": "ns", **more})
+
+
+def test_all_mistakes_are_named() -> None:
+    with pytest.raises(InvalidError) as refused:
+        check("Pod", {"name": "P", "labels": {"a": 5}})
+    assert str(refused.value).startswith('Pod "P" is invalid: metadata.name: must be lower-case')
+    assert "; metadata.labels.a: must be a string" in str(refused.value)

@@ -1,0 +1,255 @@
+"""Containers as real processes: how they start, what is known of their end, and that all end."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rollcall_local.kubelet import processes
+from rollcall_local.kubelet.marks import MARK, marked
+from rollcall_local.kubelet.processes import CannotStartError, ContainerRuntimes
+from tests.unit.rollcall_local.kubelet.containers_here import (
+    Containers,
+    code_of,
+    containers_here,
+    until,
+)
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="marks are Linux's")
+
+LEAVES = "setsid sleep 300 & echo child $!; "
+"""A child with a session of its own."""
+
+
+@pytest.fixture
+async def here(tmp_path: Path) -> AsyncIterator[Containers]:
+    async with containers_here(tmp_path) as made:
+        yield made
+
+
+# --- a container ------------------------------------------------------------------------------
+
+
+async def test_output_and_errors_go_to_its_log_and_its_exit_code_is_known(
+    here: Containers,
+) -> None:
+    process = await here.run("echo out; echo err >&2; exit 3")
+    assert await code_of(process) == 3
+    assert here.output == "out\nerr\n"
+
+
+async def test_it_has_its_own_environment_folder_and_no_input(
+    here: Containers, tmp_path: Path
+) -> None:
+    (tmp_path / "here").mkdir()
+    script = f"pwd; echo $X ${{HOME-none}}; cat; echo ${MARK}"
+    process = await here.run(script, folder=tmp_path / "here", X="1")
+    assert await code_of(process) == 0
+    assert here.output == f"{tmp_path}/here\n1 none\n{here.name()}\n"
+
+
+async def test_a_signal_that_ends_it_is_known(here: Containers) -> None:
+    process = await here.run("kill -9 $$")
+    assert await code_of(process) == -9
+    process.send(signal.SIGTERM)  # to nobody
+
+
+async def test_a_signal_that_comes_while_it_begins_is_not_lost(here: Containers) -> None:
+    process = await here.run("exec sleep 300")
+    process.send(signal.SIGTERM)
+    assert await code_of(process) == -15
+
+
+async def test_it_ends_as_a_shell_would_have_it_when_its_output_is_not_read(
+    here: Containers,
+) -> None:
+    """Python ignores SIGPIPE, and what it executes would too."""
+    process = await here.run("yes | head -n 1; echo end")
+    assert await code_of(process) == 0
+    assert here.output == "y\nend\n"
+
+
+async def test_a_program_that_is_not_there_is_named_in_its_log(here: Containers) -> None:
+    await here.runtime.ready()
+    process = await here.runtime.run(
+        container=here.name(),
+        argv=["no-such-program"],
+        environment={"PATH": "/bin"},
+        folder=here.folder,
+        log_file=here.log_file,
+    )
+    assert await code_of(process) == 127
+    assert here.output == "no-such-program: No such file or directory\n"
+
+
+async def test_a_working_directory_that_is_not_there_is_named_in_its_log(
+    here: Containers, tmp_path: Path
+) -> None:
+    process = await here.run("true", folder=tmp_path / "none")
+    assert await code_of(process) == 1
+    expected = (
+        f"workingDir {tmp_path}/none: No such file or directory; name a folder of this machine"
+    )
+    assert here.output.strip() == expected
+
+
+async def test_a_program_of_rollcall_is_forked_and_has_its_mark_too(here: Containers) -> None:
+    await here.runtime.ready()
+    process = await here.runtime.run(
+        container=here.name(),
+        argv=["rollcall-trainer", "--help"],
+        environment={"PYTHONPATH": os.pathsep.join(sys.path)},
+        folder=here.folder,
+        log_file=here.log_file,
+    )
+    await until(lambda: marked(here.name()) == [process.pid])
+    assert await code_of(process) == 0
+    assert here.output.startswith("usage: rollcall-trainer")
+
+
+# --- what it leaves behind --------------------------------------------------------------------
+
+
+async def test_a_child_with_a_session_of_its_own_ends_with_its_container(here: Containers) -> None:
+    process = await here.run(LEAVES + "exit 0")
+    assert await code_of(process) == 0
+    assert "child" in here.output
+    assert marked(here.name()) == []
+
+
+async def test_a_container_ends_alone(here: Containers) -> None:
+    other = await here.run("exec sleep 300", container=f"{here.name()}-2")
+    assert await code_of(await here.run("exit 0")) == 0
+    assert marked(other.container) == [other.pid]
+
+
+async def test_all_end_when_the_runtime_is_closed(here: Containers) -> None:
+    process = await here.run(LEAVES + "trap '' TERM; sleep 300 & wait; sleep 300")
+    await here.said("child")
+    assert len(marked(here.name())) == 3
+    await here.runtimes.close()
+    assert marked(here.name()) == []
+    assert await code_of(process) == -9
+
+
+async def test_all_end_when_the_runtime_is_killed_and_another_one_follows(
+    here: Containers,
+) -> None:
+    process, runtime = await here.run(LEAVES + "sleep 300"), here.runtime
+    await here.said("child")
+    runtime._process.kill()
+    assert await code_of(process) == -9
+    assert marked(here.name()) == []
+    with pytest.raises(CannotStartError, match="the container runtime has ended: it wrote nothing"):
+        await runtime.ready()
+    assert await code_of(await here.run("exit 4")) == 4
+
+
+CLIENT = """
+import asyncio, sys
+from pathlib import Path
+from tests.unit.rollcall_local.kubelet.containers_here import Containers
+
+async def main():
+    here = Containers(Path(sys.argv[1]))
+    await here.run(sys.argv[2])
+    await here.said("child")
+    print("ready", flush=True)
+    await asyncio.sleep(300)
+
+asyncio.run(main())
+"""
+
+
+async def test_all_end_when_the_client_is_killed(here: Containers) -> None:
+    command = [sys.executable, "-c", CLIENT, str(here.folder), LEAVES + "exec sleep 300"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+        assert client.stdout is not None
+        assert await asyncio.to_thread(client.stdout.readline) == b"ready\n"
+        there = len(marked(here.name()))
+        client.kill()
+    assert there == 2
+    await until(lambda: marked(here.name()) == [])
+
+
+# --- a start that fails -----------------------------------------------------------------------
+
+
+async def test_a_container_whose_caller_has_given_up_is_killed(here: Containers) -> None:
+    await here.runtime.ready()
+    os.kill(here.runtime._process.pid, signal.SIGSTOP)
+    starting = asyncio.create_task(here.run("sleep 300"))
+    await asyncio.sleep(0.05)  # the request is sent
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    os.kill(here.runtime._process.pid, signal.SIGCONT)
+    other = await here.run("exit 0", container=f"{here.name()}-2")  # comes after it
+    assert await code_of(other) == 0
+    await until(lambda: not here.runtime._running)
+    assert marked(here.name()) == []
+
+
+async def test_a_runtime_that_does_not_answer_is_given_up_and_what_it_starts_late_is_killed(
+    here: Containers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await here.runtime.ready()
+    monkeypatch.setattr(processes, "ANSWER_SECONDS", 0.05)
+    os.kill(here.runtime._process.pid, signal.SIGSTOP)
+    with pytest.raises(CannotStartError, match="has not answered for 0 s"):
+        await here.run("sleep 300")
+    assert len(here.runtime._starting) == 1
+    os.kill(here.runtime._process.pid, signal.SIGCONT)
+    await until(lambda: not here.runtime._starting and not here.runtime._running)
+    assert marked(here.name()) == []
+
+
+async def test_a_start_fails_when_the_runtime_ends_meanwhile(here: Containers) -> None:
+    await here.runtime.ready()
+    runtime = here.runtime
+    os.kill(runtime._process.pid, signal.SIGSTOP)
+    starting = asyncio.create_task(here.run("sleep 300"))
+    await until(lambda: bool(runtime._starting))
+    runtime._process.kill()
+    with pytest.raises(CannotStartError, match="the container runtime has ended"):
+        await starting
+
+
+async def test_a_request_that_is_too_long_says_so(here: Containers) -> None:
+    with pytest.raises(CannotStartError, match="its command and environment are too long"):
+        await here.run("true", X="x" * (1 << 20))
+    assert here.runtime._starting == {}
+    assert await code_of(await here.run("exit 0")) == 0
+
+
+async def test_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
+    runtimes = ContainerRuntimes(tmp_path, preloaded=())
+    with pytest.raises(CannotStartError, match="none/python: No such file or directory; see --im"):
+        runtimes.of(tmp_path / "none" / "python", {})
+
+
+async def test_a_runtime_that_ends_at_once_says_what_it_wrote_last(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module named rollcall_local\n")
+    python.chmod(0o755)
+    runtimes = ContainerRuntimes(tmp_path, preloaded=())
+    with pytest.raises(CannotStartError, match="has ended: no module named rollcall_local"):
+        await runtimes.of(python, {}).ready()
+    await runtimes.close()
+
+
+async def test_a_runtime_has_the_variables_that_matter_at_import(tmp_path: Path) -> None:
+    runtimes = ContainerRuntimes(tmp_path, preloaded=("no_such_module",))
+    first = runtimes.of(Path(sys.executable), {"OMP_NUM_THREADS": "1", "X": "1"})
+    assert runtimes.of(Path(sys.executable), {"OMP_NUM_THREADS": "1", "X": "2"}) is first
+    second = runtimes.of(Path(sys.executable), {"OMP_NUM_THREADS": "2"})
+    assert second is not first
+    await asyncio.gather(first.ready(), second.ready())
+    environment = Path(f"/proc/{second._process.pid}/environ").read_bytes().split(b"\0")
+    assert b"OMP_NUM_THREADS=2" in environment
+    assert "not imported beforehand: no_such_module" in (tmp_path / "runtime-1.log").read_text()
+    await runtimes.close()

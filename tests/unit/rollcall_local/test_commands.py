@@ -1,0 +1,121 @@
+"""`rollcall local COMMAND` at a run that has ended: its objects can still be asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollcall_local.api_server.admission import admit
+from rollcall_local.api_server.folder import ObjectFolder
+from rollcall_local.api_server.store import ObjectStore
+from rollcall_local.commands import main
+from rollcall_local.state_folder import StateFolder, home
+from rollcall_operator.kube.resources import CONFIG_MAPS, RL_JOBS
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROLLCALL_LOCAL_HOME", str(tmp_path))
+    return tmp_path
+
+
+def ended(name: str) -> StateFolder:
+    """A run of examples/reverse.yaml that has ended, with a child of its job."""
+    folder = StateFolder(home() / name)
+    folder.hold()
+    kept = ObjectFolder(folder.objects)
+    store = ObjectStore(admit=admit, changed=kept.changed)
+    body: dict[str, Any] = yaml.safe_load((EXAMPLES / "reverse.yaml").read_text())
+    body["metadata"] |= {"name": name, "namespace": "default"}
+    job = store.create(RL_JOBS, body)
+    status = {"phase": "Failed", "progress": {"step": 7}}
+    store.set_status(RL_JOBS, "default", name, {"status": status})
+    owner = {
+        "apiVersion": "rollcall.dev/v1alpha1",
+        "kind": "RLJob",
+        "name": name,
+        "uid": job["metadata"]["uid"],
+    }
+    metadata = {"name": f"{name}-trust", "namespace": "default", "ownerReferences": [owner]}
+    store.create(CONFIG_MAPS, {"metadata": metadata})
+    folder.release()
+    return folder
+
+
+def objects(folder: StateFolder) -> set[str]:
+    return {key.plural for key in ObjectFolder(folder.objects).load()}
+
+
+def test_runs_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ended("reverse")
+    assert main(["list", "-o", "json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row == {
+        "run": "reverse",
+        "process": "",
+        "jobs": "reverse Failed",
+        "folder": str(folder.path),
+    }
+
+
+def test_without_a_run_the_list_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert capsys.readouterr().out == "There is no run.\n"
+
+
+def test_the_status_of_an_ended_run_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    ended("reverse")
+    assert main(["status", "reverse", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["step"] == 7
+
+
+def test_a_job_of_an_ended_run_is_deleted_with_its_children() -> None:
+    folder = ended("reverse")
+    assert main(["delete", "reverse"]) == 0
+    assert not objects(folder) & {"rljobs", "configmaps"}
+
+
+def test_an_ended_run_has_no_kubeconfig_afterwards() -> None:
+    folder = ended("reverse")
+    assert main(["describe", "reverse"]) == 0
+    assert not folder.kubeconfig.exists()
+    assert folder.holder() is None
+
+
+def test_a_run_that_is_not_there_is_an_error_that_lists_all(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended("reverse")
+    assert main(["status", "revers"]) == 1
+    assert capsys.readouterr().err == (
+        "rollcall local: revers: name one with --run; there are reverse\n"
+    )
+
+
+def test_a_file_that_is_not_there_is_taken_for_an_example(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["run", "revers.yaml"]) == 1
+    text = capsys.readouterr().err
+    assert "revers.yaml: there is no such file, and no such example; examples are " in text
+    assert "reverse" in text
+
+
+def test_an_image_needs_an_environment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "reverse", "--image", "worker"]) == 1
+    assert "--image worker: give NAME=VENV" in capsys.readouterr().err
+
+
+def test_what_cannot_run_is_refused_and_leaves_no_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = yaml.safe_load((EXAMPLES / "reverse.yaml").read_text())
+    body["spec"]["algorithm"]["maxSteps"] = 0
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(body))
+    assert main(["run", str(tmp_path / "job.yaml")]) == 1
+    assert "spec.algorithm.maxSteps: must be at least 1" in capsys.readouterr().err
+    assert not (tmp_path / "reverse").exists()
