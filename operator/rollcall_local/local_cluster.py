@@ -18,7 +18,7 @@ from rollcall_local.api_server.folder import ObjectFolder
 from rollcall_local.api_server.kinds import NAMESPACES
 from rollcall_local.api_server.server import ApiServer
 from rollcall_local.api_server.service_tokens import ServiceTokens
-from rollcall_local.api_server.store import Entry, Key, ObjectStore
+from rollcall_local.api_server.store import Entry, Key, Object, ObjectStore
 from rollcall_local.controllers.manager import ControllerManager
 from rollcall_local.kubelet.addresses import hold_network
 from rollcall_local.kubelet.kubelet import Kubelet
@@ -28,6 +28,7 @@ from rollcall_local.kubelet.node import Node
 from rollcall_local.kubelet.processes import ContainerRuntimes
 from rollcall_local.server_certificate import server_tls
 from rollcall_local.state_folder import StateFolder
+from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import SERVICE_ACCOUNTS
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class OperatorEndedError(Exception):
 class LocalCluster:
     """A running API server, controllers, kubelet and operator.
 
-    `parts` are what works in it: one that ends has failed.
+    `parts` are what works in it, the kubelet last: one that ends has failed.
     """
 
     store: ObjectStore
@@ -54,10 +55,14 @@ class LocalCluster:
     _kubelet: Kubelet
 
     async def end_pods(self) -> None:
-        """End all processes of pods, each in its own time; nothing starts others in their place."""
-        for part in self.parts:
+        """End all pods, each in its own time, and nothing starts others in their place.
+
+        Trainers are the last: rollouts hand their samples to them when they drain.
+        """
+        *makers, _ = self.parts
+        for part in makers:
             await _cancelled(part)
-        await self._kubelet.close(grace=None)
+        await self._kubelet.close(grace=None, last=_is_trainer)
 
 
 @asynccontextmanager
@@ -114,12 +119,16 @@ async def local_cluster(
         parts = tuple(
             _started(stack, work, name)
             for work, name in (
+                (_keep_operator(folder), "operator"),
                 (controllers.run(), "controllers"),
                 (kubelet.run(), "kubelet"),
-                (_keep_operator(folder), "operator"),
             )
         )
         yield LocalCluster(store, parts, kubelet)
+
+
+def _is_trainer(pod: Object) -> bool:
+    return bool((pod["metadata"].get("labels") or {}).get(labels.ROLE) == labels.TRAINER)
 
 
 def _make_accounts(store: ObjectStore, namespaces: set[str]) -> None:

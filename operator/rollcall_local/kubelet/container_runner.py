@@ -64,7 +64,7 @@ class ContainerRunner:
     def kill(self, *, for_memory: bool = False) -> None:
         """End its process at once, perhaps because it uses more memory than its limit."""
         if self._process is not None and not self._process.ended.done():
-            self._out_of_memory = for_memory
+            self._out_of_memory |= for_memory
             self._process.send(signal.SIGKILL)
 
     def _starts_again(self, code: int) -> bool:

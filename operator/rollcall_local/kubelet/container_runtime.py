@@ -25,11 +25,9 @@ from rollcall_local.kubelet.marks import MARK, end_all, mark_this_process
 
 PRELOADED = (
     "rollcall_runtime.cli",
-    "rollcall_plugins.front.openai.cli",
     "rollcall_runtime.train.app",
     "rollcall_runtime.train.reference_app",
     "rollcall_runtime.train.engines.fsdp2",
-    "rollcall_plugins.front.openai.app",
     "rollcall_runtime.rollout.app",
     "rollcall_runtime.rollout.engines.tiny_engine",
     "rollcall_runtime.sync.engines.gloo",

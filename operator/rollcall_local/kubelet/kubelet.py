@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from rollcall_local.api_server.store import Key
@@ -10,7 +11,7 @@ from rollcall_local.kubelet.addresses import NoAddressError
 from rollcall_local.kubelet.container_launch import container_id
 from rollcall_local.kubelet.container_runtime import END_SECONDS
 from rollcall_local.kubelet.machine import memory_limit, requests
-from rollcall_local.kubelet.memory import used_by_container
+from rollcall_local.kubelet.memory import above_limit
 from rollcall_local.kubelet.node import NAME, Node
 from rollcall_local.kubelet.pod_runner import PodRunner, grace_of, now
 from rollcall_operator.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS
@@ -48,16 +49,27 @@ class Kubelet:
             group.create_task(self._watch_memory())
             await self._follow(group)
 
-    async def close(self, *, grace: float | None) -> None:
-        """Run no more pods, and end all there are within `grace` seconds; None: their own time."""
+    async def close(
+        self, *, grace: float | None, last: Callable[[Object], bool] = lambda _: False
+    ) -> None:
+        """Run no more pods, and end all there are within `grace` seconds; None: their own time.
+
+        Pods for which `last` holds end after the others have.
+        """
         self._closing = True
+        for is_last in (False, True):
+            await self._end({k for k, r in self._runners.items() if last(r.pod) == is_last}, grace)
+
+    async def _end(self, keys: set[Key], grace: float | None) -> None:
         longest = 0.0
-        for runner in self._runners.values():
+        for key in keys:
+            runner = self._runners[key]
             seconds = grace_of(runner.pod) if grace is None else grace
             longest = max(longest, seconds)
             runner.stop(seconds)
-        if self._tasks:
-            _, left = await asyncio.wait(self._tasks.values(), timeout=longest + 2 * END_SECONDS)
+        if keys:
+            tasks = [self._tasks[key] for key in keys]
+            _, left = await asyncio.wait(tasks, timeout=longest + 2 * END_SECONDS)
             for task in left:
                 log.warning("The end of %s takes too long", task.get_name())
 
@@ -114,11 +126,19 @@ class Kubelet:
             patch = pod_status.unschedulable(pod, f"0/1 nodes are available: {problem}", now())
             self._node.store.set_status(PODS, key.namespace, key.name, patch)
             return
+        try:
+            runner = self._bind(key, address)
+        except Exception:
+            self._node.machine.take_back(uid)
+            raise
+        self._runners[key] = runner
+        self._tasks[key] = group.create_task(self._run(key, runner), name=f"pod {key.name}")
+
+    def _bind(self, key: Key, address: str) -> PodRunner:
         self._node.write_hosts()
         spec = {"spec": {"nodeName": NAME}}
         bound = self._node.store.merge(PODS, key.namespace, key.name, spec)
-        self._runners[key] = runner = PodRunner(bound, self._node, address=address)
-        self._tasks[key] = group.create_task(self._run(key, runner), name=f"pod {key.name}")
+        return PodRunner(bound, self._node, address=address)
 
     async def _run(self, key: Key, runner: PodRunner) -> None:
         """A pod's life: once it is gone, others can have what it had."""
@@ -167,14 +187,14 @@ class Kubelet:
     async def _watch_memory(self) -> None:
         while True:
             await asyncio.sleep(MEMORY_SECONDS)
-            limits = {
-                container_id(runner.uid, container.spec["name"]): (container, limit)
+            every = {
+                container_id(runner.uid, container.spec["name"]): container
                 for runner in self._runners.values()
                 for container in runner.containers
-                if (limit := memory_limit(container.spec)) is not None
             }
-            used = await asyncio.to_thread(used_by_container) if limits else {}
-            for name, (container, limit) in limits.items():
-                if used.get(name, 0) > limit:
-                    log.warning("Container %s uses %d bytes of %d", name, used[name], limit)
-                    container.kill(for_memory=True)
+            limits = {name: memory_limit(container.spec) for name, container in every.items()}
+            limited = {name: limit for name, limit in limits.items() if limit is not None}
+            above = await asyncio.to_thread(above_limit, limited) if limited else {}
+            for name, used in above.items():
+                log.warning("Container %s uses %d bytes of %d", name, used, limited[name])
+                every[name].kill(for_memory=True)

@@ -7,7 +7,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ MARK = "ROLLCALL_LOCAL_CONTAINER"
 ROOM = "ROLLCALL_LOCAL_ROOM"
 """In the environment of a process that marks forks of itself: room for the mark."""
 ROOM_BYTES = 512
-_LOOK_SECONDS = 0.02
+_LOOKS, _LOOK_SECONDS = 2, 0.02
 
 
 def mark_this_process(container: str) -> None:
@@ -61,17 +61,17 @@ def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
     for pid in first:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
-    deadline = time.monotonic() + seconds
-    while (left := _of(set(first.values()))) and time.monotonic() < deadline:
+    names, deadline = set(first.values()), time.monotonic() + seconds
+    looks = 0  # that found nothing: one may miss a process that is just being executed
+    while True:
+        left = [pid for pid, container in containers().items() if container in names]
+        looks = 0 if left else looks + 1
+        if looks == _LOOKS or time.monotonic() > deadline:
+            return left
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
-    return left
-
-
-def _of(names: Collection[str]) -> list[int]:
-    return [pid for pid, container in containers().items() if container in names]
 
 
 def _container(place: Path) -> str:

@@ -1,26 +1,37 @@
-"""How much memory containers use, from /proc (Linux)."""
+"""Which containers use more memory than their limit, from /proc (Linux)."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from rollcall_local.kubelet.marks import containers
 
-_COUNTED = (b"RssAnon:", b"RssShmem:")
+_RESIDENT = (b"RssAnon:", b"RssShmem:")
+_OWN_SHARE = (b"Pss_Anon:", b"Pss_Shmem:")
 
 
-def used_by_container() -> dict[str, int]:
-    """Bytes by container, of all its processes; pages of files are not counted.
+def above_limit(limits: Mapping[str, int]) -> dict[str, int]:
+    """Bytes by container, of those that use more than their limit; pages of files do not count.
 
-    A page that a forked process still shares with its parent counts for both.
+    A page that several processes share, as forks do, is divided among them. The kernel needs long
+    to count so, and does it for those containers alone that may be above their limit.
     """
-    found: dict[str, int] = {}
+    processes: dict[str, list[int]] = {name: [] for name in limits}
     for pid, container in containers().items():
-        with suppress(OSError):  # it has ended meanwhile
-            found[container] = found.get(container, 0) + resident(pid)
+        if container in processes:
+            processes[container].append(pid)
+    found = {}
+    for name, limit in limits.items():
+        if sum(_bytes(pid, "status", _RESIDENT) for pid in processes[name]) > limit:
+            used = sum(_bytes(pid, "smaps_rollup", _OWN_SHARE) for pid in processes[name])
+            if used > limit:
+                found[name] = used
     return found
 
 
-def resident(pid: int) -> int:
-    """Bytes of a process that no file can give back; OSError if there is none."""
-    lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+def _bytes(pid: int, file: str, fields: tuple[bytes, ...]) -> int:
+    """The sum of some fields of a file in /proc; 0 for a process that has ended."""
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/{file}").read_bytes().splitlines()
+        return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(fields))
+    return 0

@@ -27,9 +27,11 @@ _RESOURCES = {"ConfigMap": CONFIG_MAPS, "Secret": SECRETS}
 
 @dataclass(slots=True)
 class Node:
-    """Attributes:
-    folder: where pods, claims and logs are.
-    images: environments (their Python) by image name; any other image is `python`.
+    """What pods are run with.
+
+    Attributes:
+        folder: where pods, claims and logs are.
+        images: environments (their Python) by image name; any other image is `python`.
     """
 
     store: ObjectStore

@@ -233,7 +233,7 @@ class ContainerRuntimes:
         self._folder, self._preloaded = logs, preloaded
         self._logs: dict[tuple[Path, tuple[str, ...]], Path] = {}
         self._runtimes: dict[Path, ContainerRuntime] = {}
-        self._ended: list[ContainerRuntime] = []
+        self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, python: Path, environment: dict[str, str]) -> ContainerRuntime:
         """The one that has imported torch with these variables; CannotStartError.
@@ -244,13 +244,17 @@ class ContainerRuntimes:
         key = python, tuple(f"{name}={value}" for name, value in values.items())
         log_file = self._logs.setdefault(key, self._folder / f"runtime-{len(self._logs)}.log")
         runtime = self._runtimes.get(log_file)
-        if runtime is None or runtime.has_ended:
-            started = ContainerRuntime.start(python, values, log_file, self._preloaded)
-            self._ended += [runtime] if runtime is not None else []
-            self._runtimes[log_file] = runtime = started
+        if runtime is not None and runtime.has_ended:
+            closing = asyncio.create_task(runtime.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            runtime = None
+        if runtime is None:
+            runtime = ContainerRuntime.start(python, values, log_file, self._preloaded)
+            self._runtimes[log_file] = runtime
         return runtime
 
     async def close(self) -> None:
         """End all of them."""
-        runtimes = (*self._ended, *self._runtimes.values())
-        await asyncio.gather(*(runtime.close() for runtime in runtimes))
+        closing = (runtime.close() for runtime in self._runtimes.values())
+        await asyncio.gather(*self._closing, *closing)

@@ -65,7 +65,7 @@ async def containers_here(folder: Path) -> AsyncIterator[Containers]:
         assert marked(made.name()) == []
 
 
-async def until(holds: Callable[[], bool]) -> None:
+async def until(holds: Callable[[], object]) -> None:
     """Wait for what nobody tells of; TimeoutError."""
     async with asyncio.timeout(SECONDS):
         while not holds():

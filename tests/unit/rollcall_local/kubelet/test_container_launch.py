@@ -191,6 +191,15 @@ async def test_what_cannot_be_had_is_an_error_of_the_configuration(pod: Pod) -> 
         await pod.launch(volumeMounts=[{"name": "v", "mountPath": "/v", "subPath": "../x"}])
 
 
+async def test_a_runtime_that_is_not_ready_is_waited_for(pod: Pod) -> None:
+    async def refuse() -> None:
+        raise CannotStartError("the container runtime is not ready after 300 s")
+
+    pod.node.runtimes.ready = refuse
+    with pytest.raises(CannotStartError, match="is not ready"):
+        await pod.launch()
+
+
 async def test_a_run_has_the_mark_of_its_container_and_a_command_beside_it_another(
     pod: Pod, tmp_path: Path
 ) -> None:

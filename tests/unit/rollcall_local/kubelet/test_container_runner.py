@@ -26,17 +26,18 @@ class Process(ContainerProcess):
 
     def __init__(self, *, stubborn: bool = False) -> None:
         super().__init__(1, "uid/worker", asyncio.get_running_loop().create_future())
-        self.stubborn = stubborn
+        self.stubborn, self.dies_in = stubborn, 0.0
         self.signals: list[signal.Signals] = []
 
     def send(self, number: signal.Signals) -> None:
         if not self.ended.done():
             self.signals.append(number)
             if number == signal.SIGKILL or not self.stubborn:
-                self.end(-number)
+                asyncio.get_running_loop().call_later(self.dies_in, self.end, -number)
 
     def end(self, code: int) -> None:
-        self.ended.set_result(code)
+        if not self.ended.done():
+            self.ended.set_result(code)
 
 
 class Container:
@@ -267,6 +268,21 @@ async def test_an_end_for_its_memory_says_so_and_only_that_one(tmp_path: Path) -
     await running
 
 
+async def test_an_end_for_its_memory_stays_one_when_its_pod_is_stopped_meanwhile(
+    tmp_path: Path,
+) -> None:
+    container = Container(tmp_path)
+    running = container.running()
+    await asyncio.sleep(1)
+    process = container.processes[0]
+    process.dies_in = 1.0
+    container.runner.kill(for_memory=True)
+    container.stop.set()
+    container.runner.kill()
+    await running
+    assert terminated(container)["reason"] == "OOMKilled"
+
+
 # --- probes -----------------------------------------------------------------------------------
 
 
@@ -347,14 +363,14 @@ async def test_a_container_that_waits_to_run_again_does_not(tmp_path: Path) -> N
 async def test_a_container_that_ends_as_its_pod_is_stopped_does_not_run_again(
     tmp_path: Path,
 ) -> None:
-    container = Container(tmp_path)
+    container = Container(tmp_path, 1)  # the next time it would wait
     running = container.running()
-    await asyncio.sleep(1)
-    container.processes[0].end(1)
+    await asyncio.sleep(2)
+    container.processes[1].end(2)
     container.stop.set()
     await running
-    assert len(container.processes) == 1
-    assert container.runner.state.exit_code == 1
+    assert len(container.processes) == 2
+    assert container.runner.state.exit_code == 2
 
 
 async def test_a_container_that_is_being_prepared_is_not_started(tmp_path: Path) -> None:

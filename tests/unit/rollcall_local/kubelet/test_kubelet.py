@@ -276,15 +276,21 @@ async def test_a_pod_that_is_over_leaves_its_share_to_others(here: Here) -> None
     assert here.find("first") is not None
 
 
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"name": "worker", "resources": {"limits": {"cpu": "x"}}},
+        {"resources": {"limits": {"cpu": "3"}}},
+    ],
+)
 async def test_a_pod_that_makes_no_sense_is_logged_and_the_others_run(
-    here: Here, caplog: pytest.LogCaptureFixture
+    here: Here, broken: Object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    here.create(
-        name="broken", containers=[{"name": "worker", "resources": {"limits": {"cpu": "x"}}}]
-    )
-    here.create("echo up", restartPolicy="Never")
+    here.create(name="a-broken-one", containers=[broken])
+    worker = {"name": "worker", "command": ["true"], "resources": {"limits": {"cpu": "3"}}}
+    here.create(containers=[worker], restartPolicy="Never")
     await here.until(lambda: here.status().get("phase") == "Succeeded")
-    assert "pods default/broken is not looked after" in caplog.text
+    assert "pods default/a-broken-one is not looked after" in caplog.text
 
 
 async def test_a_pod_that_fails_by_a_mistake_of_the_kubelet_is_logged_and_has_failed(
@@ -353,7 +359,7 @@ async def test_no_grace_during_a_graceful_end_ends_it_at_once(here: Here) -> Non
 async def test_a_pod_that_ends_takes_all_its_processes_along(here: Here) -> None:
     uid = here.create(CHILD)
     await here.said("up")
-    assert len(here.processes(uid)) == 2
+    await until(lambda: len(here.processes(uid)) == 2)
     here.delete()
     await here.until(lambda: here.find() is None)
     assert here.processes(uid) == []
@@ -398,19 +404,29 @@ def init(script: str) -> Object:
 
 
 async def test_a_pod_of_the_same_name_runs_once_the_old_one_has_ended(
-    here: Here, tmp_path: Path
+    here: Here, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "there"
     script = f"mkdir {file} || echo two at once; {STUBBORN}"
     first = here.create(f"trap '' TERM; {script}")
     await here.said("up")
+    await until(lambda: here.processes(first))
     pid = here.processes(first)[0]
     here.store.delete(PODS, NAMESPACE, "web", grace=0)
     second = here.create(f"kill -0 {pid} && echo two at once; echo second; sleep 300")
+    seen = set()
+
+    def second_runs() -> bool:
+        seen.add(here.status().get("phase", ""))
+        return running(here)
+
+    await here.until(second_runs)
+    assert seen == {"", "Pending", "Running"}, "it has the status of the old one"
     await here.said("second")
     assert "two at once" not in here.output()
     assert here.processes(first) == []
-    assert len(here.processes(second)) > 0
+    await until(lambda: here.processes(second))
+    assert caplog.text == ""
 
 
 async def test_a_pod_with_a_host_name_keeps_its_address_when_it_is_made_again(here: Here) -> None:
@@ -442,6 +458,17 @@ async def test_closing_ends_all_pods_and_runs_no_more(here: Here) -> None:
     assert here.find() is not None
     assert here.find("late") is not None
     assert here.status("late") == {"phase": "Pending"}
+
+
+async def test_some_pods_end_after_the_others_when_it_is_closed(here: Here) -> None:
+    slow = "trap 'sleep 0.3; exit 7' TERM; echo up; while :; do sleep 0.05; done"
+    for name, script in (("first", slow), ("second", POLITE)):
+        here.create(script, name=name)
+        await here.said("up", name)
+    await here.kubelet.close(grace=None, last=lambda pod: pod["metadata"]["name"] == "second")
+    ended = [here.state(name)["terminated"]["finishedAt"] for name in ("first", "second")]
+    assert [here.state(name)["terminated"]["exitCode"] for name in ("first", "second")] == [7, 7]
+    assert ended == sorted(ended)
 
 
 async def test_a_kubelet_that_is_cancelled_kills_all_pods(

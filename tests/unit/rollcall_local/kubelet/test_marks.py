@@ -1,10 +1,7 @@
 """Marks of processes: which container each belongs to, also when it was forked alone."""
 
-import contextlib
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +14,9 @@ from rollcall_local.kubelet.marks import (
     mark_this_process,
     marked,
 )
-from rollcall_local.kubelet.memory import resident, used_by_container
+from tests.unit.rollcall_local.kubelet.marked_programs import found_in_time, line, program
+
+CONTAINER = f"{os.getpid()}/worker"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux alone shows environments")
 
@@ -39,43 +38,33 @@ os.waitpid(first, 0)
 """
 
 
-@contextlib.contextmanager
-def program(*argv: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A program that runs, with more variables."""
-    env = {**os.environ, **environment}
-    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline()
-
-
 def test_a_process_with_a_mark_and_its_children_are_found() -> None:
     script = "sleep 300 & echo $!; wait"
-    with program("sh", "-c", script, **{MARK: "uid-a/worker"}) as process:
+    with program("sh", "-c", script, **{MARK: CONTAINER}) as process:
         child = int(line(process))
-        assert sorted(marked("uid-a/worker")) == sorted([process.pid, child])
-        assert containers()[child] == "uid-a/worker"
+        found_in_time(CONTAINER, process.pid, child)
+        assert containers()[child] == CONTAINER
         assert {process.pid, child} <= set(marked())
-        assert marked("uid-a/work") == marked("uid-a/worker2") == []
-        assert end_all({process.pid: "uid-a/worker"}, seconds=10) == []
-        assert marked("uid-a/worker") == []
+        assert marked(CONTAINER[:-1]) == marked(f"{CONTAINER}2") == []
+        assert end_all({process.pid: CONTAINER}, seconds=10) == []
+        assert marked(CONTAINER) == []
 
 
 def test_a_fork_is_found_by_the_mark_that_it_gives_itself_and_so_are_its_own() -> None:
-    container = "uid-b/" + "w" * 63
+    container = f"{os.getpid()}/" + "w" * 63
     command = (sys.executable, "-c", FORKS, container)
     with program(*command, **{ROOM: " " * ROOM_BYTES}) as process:
         first, second = map(int, line(process).split())
-        assert sorted(marked(container)) == sorted([first, second])
+        found_in_time(container, first, second)
         assert process.pid not in containers()
         assert end_all({first: container}, seconds=10) == []
         assert process.wait(10) == 0
+
+
+def test_a_process_does_not_find_itself() -> None:
+    script = f"from rollcall_local.kubelet.marks import *; print(marked({CONTAINER!r}))"
+    with program(sys.executable, "-c", script, **{MARK: CONTAINER}) as process:
+        assert line(process) == "[]\n"
 
 
 def test_a_process_without_room_cannot_be_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,16 +73,3 @@ def test_a_process_without_room_cannot_be_marked(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(ROOM, " " * ROOM_BYTES)
     with pytest.raises(ValueError, match="the name of the container is too long"):
         mark_this_process("w" * 1000)
-
-
-def test_memory_is_that_of_all_processes_of_a_container() -> None:
-    script = "import time; x = b'1' * (64 << 20); print('ready', flush=True); time.sleep(300)"
-    mark = {MARK: "uid-c/worker"}
-    with (
-        program(sys.executable, "-c", script, **mark) as first,
-        program("sleep", "300", **mark) as second,
-    ):
-        assert line(first) == "ready\n"
-        used = used_by_container()["uid-c/worker"]
-        assert used == resident(first.pid) + resident(second.pid)
-        assert 64 << 20 < used < 256 << 20

@@ -122,16 +122,42 @@ async def test_a_child_with_a_session_of_its_own_ends_with_its_container(here: C
     assert marked(here.name()) == []
 
 
+async def test_a_child_without_its_environment_ends_with_its_container(here: Containers) -> None:
+    process = await here.run("env -i sleep 300 & echo $!; exit 0")
+    assert await code_of(process) == 0
+    await until(lambda: not running(int(here.output)))
+
+
+def running(pid: int) -> bool:
+    """Whether a process is there, and has not ended."""
+    try:
+        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+
+
+async def test_a_child_whose_parent_is_gone_is_the_runtimes(here: Containers) -> None:
+    """Else it would stay as a zombie where the first process of the machine reaps none."""
+    await here.run("(sleep 300 & echo child $!); exec sleep 300")
+    await here.said("child")
+    child = int(here.output.split()[1])
+    await until(lambda: parent_of(child) == here.runtime._process.pid)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 async def test_a_container_ends_alone(here: Containers) -> None:
     other = await here.run("exec sleep 300", container=f"{here.name()}-2")
     assert await code_of(await here.run("exit 0")) == 0
-    assert marked(other.container) == [other.pid]
+    await until(lambda: marked(other.container) == [other.pid])
 
 
 async def test_all_end_when_the_runtime_is_closed(here: Containers) -> None:
     process = await here.run(LEAVES + "trap '' TERM; sleep 300 & wait; sleep 300")
     await here.said("child")
-    assert len(marked(here.name())) == 3
+    await until(lambda: len(marked(here.name())) == 3)
     await here.runtimes.close()
     assert marked(here.name()) == []
     assert await code_of(process) == -9
@@ -148,6 +174,21 @@ async def test_all_end_when_the_runtime_is_killed_and_another_one_follows(
     with pytest.raises(CannotStartError, match="the container runtime has ended: it wrote nothing"):
         await runtime.ready()
     assert await code_of(await here.run("exit 4")) == 4
+
+
+async def test_the_first_process_of_each_container_ends_with_the_runtime(
+    here: Containers,
+) -> None:
+    """Also when nobody is left to end it; `marked` finds what else there is."""
+    runtime = here.runtime
+    process = await here.run(LEAVES + "exec sleep 300")
+    await here.said("child")
+    child = int(here.output.split()[1])
+    asyncio.get_running_loop().remove_reader(runtime._socket)  # the client does not notice
+    runtime._process.kill()
+    await until(lambda: not running(process.pid))
+    await until(lambda: marked(here.name()) == [child])
+    asyncio.get_running_loop().add_reader(runtime._socket, runtime._read)
 
 
 CLIENT = """
@@ -168,12 +209,12 @@ asyncio.run(main())
 
 async def test_all_end_when_the_client_is_killed(here: Containers) -> None:
     command = [sys.executable, "-c", CLIENT, str(here.folder), LEAVES + "exec sleep 300"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as client:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as client:
         assert client.stdout is not None
         assert await asyncio.to_thread(client.stdout.readline) == b"ready\n"
-        there = len(marked(here.name()))
+        await until(lambda: len(marked(here.name())) == 2)
         client.kill()
-    assert there == 2
     await until(lambda: marked(here.name()) == [])
 
 
