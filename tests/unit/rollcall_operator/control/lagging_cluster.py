@@ -207,11 +207,26 @@ class LaggingCluster:
             self.objects.put(PODS, merged(pod, {"status": {"phase": "Failed"}}))
 
     def collect(self) -> None:
-        """What is being deleted, other than pods, goes, and with it what it owns."""
+        """What is being deleted, other than pods, goes, and with it what it owns.
+
+        So does what was made for an owner that was gone by then.
+        """
+        kinds = (RL_JOBS, ROLLOUT_POOLS, *CHILDREN)
+        uids = {each["metadata"]["uid"] for kind in kinds for each in self.objects.of(kind)}
         for resource in (ROLLOUT_POOLS, *CHILDREN):
             for each in self.objects.of(resource):
-                if "deletionTimestamp" in each["metadata"]:
-                    self.objects.drop(resource, each["metadata"]["name"])
+                metadata = each["metadata"]
+                owners = {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
+                if "deletionTimestamp" in metadata or (owners and not owners & uids):
+                    self.objects.drop(resource, metadata["name"])
+        makers = {
+            each["metadata"]["name"]
+            for kind in (STATEFUL_SETS, DEPLOYMENTS)
+            for each in self.objects.of(kind)
+        }
+        for pod in self.objects.of(PODS):
+            if pod["metadata"]["ownerReferences"][0]["name"] not in makers:
+                self.objects.drop(PODS, pod["metadata"]["name"])
 
     def edit(self, resource: Resource, name: str, changes: Object) -> None:
         """A user's change; nothing where there is no such object yet."""
