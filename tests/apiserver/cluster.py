@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,9 @@ class Cluster:
     def writes(self) -> list[dict[str, Any]]:
         """Audit events of the operator's writes."""
         return self.control.writes(user=USER)
+
+
+StartCluster = Callable[[], contextlib.AbstractContextManager[Cluster]]
 
 
 @contextlib.contextmanager

@@ -170,11 +170,21 @@ class ClusterUser:
         conditions = ((found or {}).get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == type_), None)
 
-    def bind(self, pod: str) -> None:
+    async def bind(self, pod: str, *, node: str = "node") -> None:
         """What a scheduler does: the pod gets a node, which need not exist."""
-        target = {"apiVersion": "v1", "kind": "Node", "name": "node"}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": target}
-        self.kubectl("create", "-f", "-", body=body)
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        await self.client.transport.request(
+            "POST",
+            PODS.path(namespace=self.namespace, name=pod, subresource="binding"),
+            verb="create",
+            plural=PODS.plural,
+            body={
+                "apiVersion": "v1",
+                "kind": "Binding",
+                "metadata": {"name": pod},
+                "target": target,
+            },
+        )
 
     def kubectl(self, *arguments: str, body: Object | None = None) -> str:
         """Run the real kubectl, which reads `body` as its standard input."""
@@ -281,16 +291,16 @@ def service_account_kubeconfig(
 ) -> str:
     """A kubeconfig of the operator's service account, with a token from the API server."""
     token = user.kubectl("create", "token", account, "-n", SYSTEM, "--duration", "2h").strip()
+    return kubeconfig(token, {"server": server, "certificate-authority": str(certificate)})
+
+
+def kubeconfig(token: str, cluster: dict[str, str]) -> str:
+    """The text of one with this token for this cluster."""
     return json.dumps(
         {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [
-                {
-                    "name": "c",
-                    "cluster": {"server": server, "certificate-authority": str(certificate)},
-                }
-            ],
+            "clusters": [{"name": "c", "cluster": cluster}],
             "users": [{"name": "u", "user": {"token": token}}],
             "contexts": [
                 {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": SYSTEM}}

@@ -8,12 +8,33 @@ from pathlib import Path
 import pytest
 
 from hack.cluster import go_build
-from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster import Cluster, StartCluster, running_cluster
 from tests.apiserver.cluster_user import ClusterUser, open_user
+from tests.apiserver.local_cluster import running_local_cluster
 from tests.apiserver.operator_process import OperatorProcess
 
 _NUMBERS = itertools.count(1)
 _PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kubectl", "helm")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--api-server",
+        choices=("real", "local"),
+        default="real",
+        help="the API server and controllers of Kubernetes, or those of `rollcall local`",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "kubernetes(why): needs what `rollcall local` has not")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        mark = item.get_closest_marker("kubernetes")
+        if mark is not None and config.getoption("--api-server", "real") == "local":
+            item.add_marker(pytest.mark.skip(reason=f"Kubernetes alone has {mark.args[0]}"))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -26,9 +47,16 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def start_cluster(pytestconfig: pytest.Config) -> StartCluster:
+    """Starts a cluster as the option says."""
+    is_local = pytestconfig.getoption("--api-server") == "local"
+    return running_local_cluster if is_local else running_cluster
+
+
+@pytest.fixture(scope="session")
+def cluster(start_cluster: StartCluster) -> Iterator[Cluster]:
     """Real etcd, API server and controller-manager, with the chart's definitions and rights."""
-    with running_cluster() as running:
+    with start_cluster() as running:
         yield running
 
 

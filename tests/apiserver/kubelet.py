@@ -94,7 +94,7 @@ class Kubelet:
         meta = pod["metadata"]
         node = self._node_of(pod)
         if node and not pod["spec"].get("nodeName"):
-            await self._bind(meta["name"], node)
+            await self._user.bind(meta["name"], node=node)
         uid = meta["uid"]
         address = f"{self._network}.{next(self._numbers)}"
         if uid in self.coordinators:  # its pod's status could not be written the last time
@@ -156,20 +156,6 @@ class Kubelet:
             plural=PODS.plural,
             body={"status": status},
             content_type=STRATEGIC_PATCH,
-        )
-
-    async def _bind(self, name: str, node: str) -> None:
-        await self._user.client.transport.request(
-            "POST",
-            PODS.path(namespace=self._user.namespace, name=name, subresource="binding"),
-            verb="create",
-            plural=PODS.plural,
-            body={
-                "apiVersion": "v1",
-                "kind": "Binding",
-                "metadata": {"name": name},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-            },
         )
 
 

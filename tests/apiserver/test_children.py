@@ -95,7 +95,8 @@ async def test_workers_get_the_clusters_public_keys_and_again_when_they_are_dele
     keys = json.loads(user.kubectl("get", "--raw", "/openid/v1/jwks"))["keys"]
     assert trust["keys"] == sorted(keys, key=lambda key: str(key["kid"]))
     assert trust["operator"] == USER
-    claims = claims_of(user.kubectl("create", "token", "default", "-n", user.namespace))
+    made_for = {"namespace": user.namespace, "account": "default"}
+    claims = claims_of((await user.client.create_token(**made_for, spec={}))["token"])
     assert trust["issuer"] == claims["iss"]
     await user.delete(CONFIG_MAPS, made["metadata"]["name"])
     await reconciled_again(user, operator)
@@ -114,6 +115,7 @@ def claims_of(token: str) -> dict[str, Any]:
     return claims
 
 
+@pytest.mark.kubernetes("RBAC")
 async def test_a_jobs_only_secret_is_the_coordinators_certificate_which_the_operator_may_not_read(
     user: ClusterUser,
 ) -> None:

@@ -60,6 +60,7 @@ def quota(pods: int) -> Object:
     }
 
 
+@pytest.mark.kubernetes("quotas")
 @pytest.mark.usefixtures("direct_operator")
 async def test_a_quota_that_refuses_pods_is_a_condition_until_it_is_raised(
     user: ClusterUser,
@@ -120,6 +121,7 @@ async def test_a_changed_trainer_waits_for_the_annotation_that_restarts_it(
         await eventually(again, "kubectl rollout restart replaced it")
 
 
+@pytest.mark.kubernetes("deletions that leave what the object owns")
 @pytest.mark.usefixtures("direct_operator")
 async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: ClusterUser) -> None:
     await allow_deletion_to_the_operator(user)

@@ -30,6 +30,7 @@ def as_kubelet_records(pod: Object) -> Object:
     }
 
 
+@pytest.mark.kubernetes("events of core/v1, which kubelets write")
 @pytest.mark.usefixtures("direct_operator")
 async def test_a_secret_that_is_not_there_is_named_within_seconds(user: ClusterUser) -> None:
     job = example()
@@ -42,7 +43,7 @@ async def test_a_secret_that_is_not_there_is_named_within_seconds(user: ClusterU
         return await user.find(PODS, TRAINER)
 
     pod = await eventually(made, "the trainer's pod")
-    user.bind(TRAINER)
+    await user.bind(TRAINER)
     user.kubectl("create", "-f", "-", body=as_kubelet_records(pod))
 
     async def reported() -> str | None:

@@ -100,7 +100,7 @@ async def test_a_certificate_that_is_deleted_is_made_again_for_the_pod_that_wait
     await eventually(there, "the trainer's pod")
     deleted = await user.get(SECRETS, CERTIFICATE)
     await user.delete(SECRETS, CERTIFICATE)
-    user.bind("reverse-trainer-0")
+    await user.bind("reverse-trainer-0")
 
     async def made_again() -> bool:
         found = await user.find(SECRETS, CERTIFICATE)

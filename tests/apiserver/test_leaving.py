@@ -190,6 +190,7 @@ async def test_a_trainer_on_a_lost_node_is_force_deleted_and_starts_elsewhere(
         await event(user, "TrainerForceDeleted")
 
 
+@pytest.mark.kubernetes("evictions")
 async def test_kubectl_drains_a_node_without_a_budget_in_its_way(
     user: ClusterUser, direct_operator: OperatorProcess, nodes: list[str]
 ) -> None:

@@ -23,7 +23,7 @@ from rollcall_operator.kube.resources import LEASES, PODS, RL_JOBS
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import Roster
 from tests.apiserver import dying_operator
-from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster import Cluster, StartCluster
 from tests.apiserver.cluster_user import SYSTEM, ClusterUser, eventually, example, open_user
 from tests.apiserver.coordinator import Member
 from tests.apiserver.kubelet import Kubelet, is_ready, kubelet, rollouts
@@ -205,8 +205,8 @@ async def sorted_by_lease(
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> Iterator[Cluster]:
-    with running_cluster() as running:
+def own_cluster(start_cluster: StartCluster) -> Iterator[Cluster]:
+    with start_cluster() as running:
         yield running
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_operator.kube.resources import RL_JOBS
-from tests.apiserver.cluster import Cluster, running_cluster
+from tests.apiserver.cluster import Cluster, StartCluster
 from tests.apiserver.cluster_user import ClusterUser, all_children, eventually, example, open_user
 from tests.apiserver.operator_process import OperatorProcess
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> object:
-    with running_cluster() as running:
+def own_cluster(start_cluster: StartCluster) -> object:
+    with start_cluster() as running:
         yield running
 
 
@@ -38,6 +38,7 @@ async def test_the_operator_outlives_an_outage_shorter_than_its_lease(
             assert operator.terminate() == 0
 
 
+@pytest.mark.kubernetes("definitions of kinds that can come and go")
 async def test_it_waits_for_definitions_that_come_late(
     own_cluster: Cluster, log_folder: Path
 ) -> None:

@@ -76,6 +76,7 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
         "singularName": resource.kind.lower(),
         "kind": resource.kind,
         "namespaced": resource.namespaced,
+        "shortNames": [kind.short] if kind.short else [],
         "verbs": _VERBS,
     }
     found = [whole]

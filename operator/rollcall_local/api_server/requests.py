@@ -6,15 +6,21 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from rollcall_local.api_server.errors import MalformedRequestError, MissingObjectError
+from rollcall_local.api_server.errors import (
+    MalformedRequestError,
+    MissingObjectError,
+    UnsupportedMediaTypeError,
+)
 from rollcall_local.api_server.kinds import KINDS, Kind
 from rollcall_operator.kube.resources import Resource
+from rollcall_operator.kube.transport import APPLY_PATCH, JSON, MERGE_PATCH, STRATEGIC_PATCH
 
 Object = dict[str, Any]
 
 MOST_BYTES = 3 << 20  # of a body, as in a cluster
 MOST_LEVELS = 100
 _MOST_DIGITS = 18
+_TEXTS = (JSON, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,12 @@ def target_of(request: web.Request) -> Target:
 
 
 async def body_of(request: web.Request) -> Object:
-    """A JSON object; MalformedRequestError, and aiohttp's HTTPRequestEntityTooLarge."""
+    """A JSON object.
+
+    MalformedRequestError, UnsupportedMediaTypeError, and aiohttp's HTTPRequestEntityTooLarge.
+    """
+    if request.content_type not in _TEXTS:
+        raise UnsupportedMediaTypeError(f"{request.content_type}: send {', '.join(_TEXTS)}")
     text = await request.read()
     try:
         found = orjson.loads(text)
@@ -111,7 +122,7 @@ async def delete_options_of(request: web.Request) -> DeleteOptions:
         raise MalformedRequestError("preconditions: must be a map")
     if grace is not None and (type(grace) is not int or grace < 0):
         raise MalformedRequestError(f"gracePeriodSeconds: {grace!r} is no number of seconds")
-    if policy not in {None, "Background", "Foreground"}:
+    if policy not in (None, "Background", "Foreground"):
         raise MalformedRequestError(
             f"propagationPolicy: {policy!r} is not known here: what it owns is deleted as well"
         )

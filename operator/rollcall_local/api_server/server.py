@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from aiohttp import web
 
-from rollcall_local.api_server import discovery, scale
+from rollcall_local.api_server import discovery, openapi, scale
 from rollcall_local.api_server.errors import (
     ApiStatusError,
     MalformedRequestError,
@@ -65,6 +65,7 @@ class ApiServer:
         self._pods = PodRoutes(self._store, read_log=self._read_log)
         self._pods.add_to(app.router)
         discovery.add_routes(app.router)
+        openapi.add_routes(app.router)
         app.router.add_get("/.well-known/openid-configuration", self._openid)
         app.router.add_get("/openid/v1/jwks", self._keys)
         for root in _ROOTS:
@@ -156,14 +157,15 @@ class ApiServer:
     async def _patch(self, request: web.Request) -> web.StreamResponse:
         target = target_of(request)
         patch = placed(await body_of(request), target)
+        place = (target.resource, target.namespace, target.name)
         if request.content_type != APPLY_PATCH:
-            place = (target.resource, target.namespace, target.name)
             written = self._store.merge(
                 *place, patch, strategic=_is_strategic(request), dry_run=_is_dry(request)
             )
             return _json(written)
         if not request.query.get("fieldManager"):
             raise MalformedRequestError("fieldManager: is required for an apply")
+        is_new = self._store.find(*place) is None
         applied = self._store.apply(
             self._in_a_namespace(target).resource,
             patch,
@@ -171,7 +173,7 @@ class ApiServer:
             force=request.query.get("force") == "true",
             dry_run=_is_dry(request),
         )
-        return _json(applied)
+        return _json(applied, status=HTTPStatus.CREATED if is_new else HTTPStatus.OK)
 
     def _in_a_namespace(self, target: Target) -> Target:
         """The target, unless it would be in a namespace that is not there: MissingObjectError."""

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from rollcall_local.api_server.admission import admit
@@ -198,6 +199,7 @@ async def test_the_kinds_are_discovered(api: Served) -> None:
         await api.client.plurals("nobody.dev")
     _, core = await api.ask("GET", "/api/v1")
     assert {each["name"] for each in core["resources"]} >= {"pods", "pods/status", "configmaps"}
+    assert {"po", "cm"} <= {name for each in core["resources"] for name in each["shortNames"]}
     assert {each["kind"] for each in core["resources"]} >= {"Pod", "Node", "Namespace"}
     _, groups = await api.ask("GET", "/apis")
     listed = {each["name"] for each in groups["groups"]}
@@ -224,6 +226,15 @@ async def test_a_token_is_believed_by_the_keys_that_are_served(api: Served, tmp_
         await api.client.create_token(
             namespace="ns", account="default", spec={"expirationSeconds": 1}
         )
+
+
+async def test_over_tls_it_is_asked_by_those_who_believe_its_authority(tmp_path: Path) -> None:
+    async with served(tmp_path, with_tls=True) as api:
+        assert api.server.url.startswith("https://127.0.0.1:")
+        made = await api.client.create(CONFIG_MAPS, config_map())
+        assert await api.client.get(CONFIG_MAPS, namespace="ns", name="a") == made
+        with pytest.raises(aiohttp.ClientConnectorCertificateError):
+            await api.ask("GET", "/version")
 
 
 # --- who may ask, and what -----------------------------------------------------------------------
@@ -311,13 +322,15 @@ async def test_a_body_is_of_the_place_that_the_path_names(api: Served) -> None:
 async def test_what_a_body_leaves_out_is_that_of_the_path(api: Served) -> None:
     status, made = await api.ask("POST", MAPS, {"metadata": {"name": "a"}, "data": {"x": "1"}})
     assert (status, made["metadata"]["namespace"], made["kind"]) == (201, "ns", "ConfigMap")
-    _, applied = await api.ask(
-        "PATCH",
-        f"{MAPS}/b?fieldManager=m",
-        b'{"data": {"x": "1"}}',
-        headers={"Content-Type": APPLY_PATCH},
-    )
-    assert (applied["metadata"]["name"], applied["apiVersion"]) == ("b", "v1")
+    for expected in (201, 200):
+        status, applied = await api.ask(
+            "PATCH",
+            f"{MAPS}/b?fieldManager=m",
+            b'{"data": {"x": "1"}}',
+            headers={"Content-Type": APPLY_PATCH},
+        )
+        assert status == expected
+        assert (applied["metadata"]["name"], applied["apiVersion"]) == ("b", "v1")
 
 
 async def test_an_apply_names_its_manager(api: Served) -> None:
@@ -332,6 +345,14 @@ async def test_a_kind_of_patch_that_is_not_known_is_named(api: Served) -> None:
         )
         assert (status, body["reason"]) == (415, "UnsupportedMediaType")
         assert MERGE_PATCH in body["message"]
+
+
+async def test_a_body_that_is_not_json_by_its_type_is_not_read(api: Served) -> None:
+    headers = {"Content-Type": "application/vnd.kubernetes.protobuf"}
+    for method, path in (("POST", MAPS), ("PUT", f"{MAPS}/a"), ("DELETE", f"{MAPS}/a")):
+        status, body = await api.ask(method, path, b"k8s", headers=headers)
+        assert (status, body["reason"]) == (415, "UnsupportedMediaType")
+        assert "protobuf: send application/json, " in body["message"]
 
 
 async def test_a_parameter_that_cannot_be_read_is_named(api: Served) -> None:
@@ -379,13 +400,10 @@ async def test_a_body_may_have_many_levels(api: Served) -> None:
 
 async def test_three_mebibytes_of_lists_are_no_trouble(api: Served) -> None:
     wide = b"[" + b"[]," * ((1 << 20) - 100) + b"[]]"
-    started = asyncio.get_running_loop().time()
-    status, answer = await api.ask(
-        "POST", MAPS, b'{"metadata": {"name": "a"}, "data": ' + wide + b"}"
-    )
+    body = b'{"metadata": {"name": "a"}, "data": ' + wide + b"}"
+    status, answer = await api.ask("POST", MAPS, body)
     assert (status, answer["reason"]) == (422, "Invalid")
     assert len(answer["message"]) < 1000
-    assert asyncio.get_running_loop().time() - started < 20
 
 
 @pytest.mark.parametrize("compressed", [False, True])
@@ -423,6 +441,7 @@ async def test_a_deletion_that_asks_for_something_else_deletes_nothing(api: Serv
         ({"gracePeriodSeconds": -1}, "gracePeriodSeconds: -1"),
         ({"gracePeriodSeconds": True}, "gracePeriodSeconds: True"),
         ({"propagationPolicy": "Orphan"}, "propagationPolicy: 'Orphan' is not known here"),
+        ({"propagationPolicy": ["Background"]}, "propagationPolicy: ['Background']"),
         ({"preconditions": [1]}, "preconditions: must be a map"),
         ({"dryRun": ["Some"]}, "dryRun"),
     ):
