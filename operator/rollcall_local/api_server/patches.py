@@ -43,16 +43,19 @@ def strategic_merge(value: Any, patch: Any) -> Any:
         if inner is None:
             merged.pop(name, None)
         elif name in _MERGED_BY and isinstance(inner, list):
-            merged[name] = _merged_list(merged.get(name) or [], inner, key=_MERGED_BY[name])
+            merged[name] = _merged_list(merged.get(name) or [], inner, _MERGED_BY[name])
         else:
             merged[name] = strategic_merge(merged.get(name), inner)
     return merged
 
 
-def _merged_list(before: list[Object], patch: list[Any], *, key: str) -> list[Object]:
-    entries = {entry[key]: entry for entry in before}
-    for entry in patch:
-        if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
-            raise MalformedRequestError(f"{entry!r}: each entry of this list needs a {key}")
-        entries[entry[key]] = strategic_merge(entries.get(entry[key]), entry)
+def _merged_list(before: Any, patch: list[Any], key: str) -> list[Object]:
+    entries: dict[str, Object] = {}
+    for found in (before, patch):
+        if not isinstance(found, list):
+            raise MalformedRequestError(f"{found!r} is no list of maps with a {key}")
+        for entry in found:
+            if not isinstance(entry, dict) or not isinstance(entry.get(key), str):
+                raise MalformedRequestError(f"{entry!r}: each entry of this list needs a {key}")
+            entries[entry[key]] = strategic_merge(entries.get(entry[key]), entry)
     return list(entries.values())

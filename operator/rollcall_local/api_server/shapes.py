@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from rollcall_local.api_server.metadata import OpenModel
+from rollcall_local.api_server.object_rules import NamedModel, OpenModel
 from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.template import PodTemplate
 from rollcall_operator.kube.resources import (
@@ -48,9 +48,15 @@ class _Pod(OpenModel):
     template: PodTemplate
 
 
+class _Claim(OpenModel):
+    metadata: NamedModel
+    spec: Object
+
+
 class _WorkloadSpec(OpenModel):
     replicas: Annotated[int, Field(ge=0)] = 1
     template: PodTemplate
+    volume_claim_templates: list[_Claim] | None = None
 
 
 class _Workload(OpenModel):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rollcall_local.api_server import metadata, ownership, patches, selectors
+from rollcall_local.api_server import object_rules, ownership, patches, selectors
 from rollcall_local.api_server.change_log import ChangeLog, ServedWatch, Wanted
 from rollcall_local.api_server.errors import (
     AlreadyExistsError,
@@ -123,6 +123,8 @@ class ObjectStore:
         key = _key(resource, meta.get("namespace") or "", str(meta.get("name") or ""))
         if key in self._entries:
             raise AlreadyExistsError(f'{resource.plural} "{key.name}" already exists')
+        if KINDS[resource.plural].most and not dry_run:
+            self._make_room(resource)
         body = {**body, "metadata": meta}
         return self._create(resource, key, body, manager=ownership.UPDATES, dry_run=dry_run)
 
@@ -176,8 +178,7 @@ class ObjectStore:
         _check_preconditions(key, live, patch.get("metadata") or {})
         how = patches.strategic_merge if strategic else patches.merge
         status = how(live.get("status", {}), patch.get("status", {})) or {}
-        if not isinstance(status, dict):
-            raise InvalidError(f'{resource.kind} "{name}" is invalid: status: must be a map')
+        object_rules.check_status(resource.kind, name, status)
         written = {**live, "status": status}
         if dry_run or written == live:
             return written
@@ -243,19 +244,25 @@ class ObjectStore:
         }
         return self._put(key, {**live, "metadata": marked}, entry.applied)
 
+    def _make_room(self, resource: Resource) -> None:
+        found = self.listed(resource)
+        if len(found) >= KINDS[resource.plural].most:
+            oldest = min(found, key=lambda each: int(each["metadata"]["resourceVersion"]))
+            meta = oldest["metadata"]
+            self._commit(_key(resource, meta["namespace"], meta["name"]), None)
+
     def _create(
         self, resource: Resource, key: Key, body: Object, *, manager: str, dry_run: bool
     ) -> Object:
         made = {**body, "apiVersion": resource.api_version, "kind": resource.kind}
-        if KINDS[resource.plural].has_status:
-            made.pop("status", None)
+        made.pop("status", None)
         made["metadata"] = {
             **_placed(key, body["metadata"]),
             "uid": str(uuid.uuid4()),
             "creationTimestamp": _text(dt.datetime.now(dt.UTC)),
             "generation": 1,
         }
-        metadata.check(resource.kind, made["metadata"])
+        object_rules.check_metadata(resource.kind, made["metadata"])
         made, body = copy.deepcopy((self._admit(resource, made, None), body))
         if resource == PODS:
             made["status"] = {"phase": "Pending"}
@@ -270,15 +277,14 @@ class ObjectStore:
     def _completed(self, resource: Resource, key: Key, live: Object, body: Object) -> Object:
         """A body with what is the server's own, as it would take the place of `live`."""
         written = {**body, "apiVersion": resource.api_version, "kind": resource.kind}
-        if KINDS[resource.plural].has_status:
-            written.pop("status", None)
-            if "status" in live:
-                written["status"] = live["status"]
+        written.pop("status", None)
+        if "status" in live:
+            written["status"] = live["status"]
         own = (*_OWN, "resourceVersion")
         kept = {name: live["metadata"][name] for name in own if name in live["metadata"]}
         written["metadata"] = {**_placed(key, body.get("metadata") or {}), **kept}
-        metadata.check(resource.kind, written["metadata"])
-        metadata.check_finalizers(resource.kind, live["metadata"], written["metadata"])
+        object_rules.check_metadata(resource.kind, written["metadata"])
+        object_rules.check_finalizers(resource.kind, live["metadata"], written["metadata"])
         written = self._admit(resource, written, live)
         if written.get("spec") != live.get("spec"):
             written["metadata"]["generation"] += 1

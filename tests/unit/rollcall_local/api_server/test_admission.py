@@ -326,6 +326,7 @@ def test_what_is_well_formed_is_taken_as_it_is(resource: Resource, body: Object)
         (DEPLOYMENTS, workload(replicas=-1), "spec.replicas: must be at least 0"),
         (DEPLOYMENTS, workload(replicas="1"), "spec.replicas: must be an integer"),
         (STATEFUL_SETS, workload(template={}), "spec.template.spec: is required"),
+        (STATEFUL_SETS, workload(volumeClaimTemplates=[{}]), r"Templates\[0\].spec: is required"),
     ],
 )
 def test_what_controllers_or_kubelet_could_not_read_is_refused(

@@ -60,6 +60,12 @@ def test_an_entry_of_a_shared_list_names_itself(entry: Any) -> None:
         strategic_merge({}, {"conditions": [entry]})
 
 
+@pytest.mark.parametrize("before", [5, {"a": 1}, [5], [{"status": "True"}]])
+def test_a_shared_list_that_is_none_is_not_merged(before: Any) -> None:
+    with pytest.raises(MalformedRequestError, match=r"a type$"):
+        strategic_merge({"conditions": before}, {"conditions": [{"type": "A"}]})
+
+
 @pytest.mark.parametrize("directive", ["$patch", "$setElementOrder/containers", "$retainKeys"])
 def test_directives_are_refused_and_not_stored(directive: str) -> None:
     with pytest.raises(MalformedRequestError, match="--server-side") as refused:

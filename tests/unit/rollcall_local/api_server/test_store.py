@@ -14,9 +14,9 @@ from rollcall_local.api_server.errors import (
     MissingObjectError,
     StorageError,
 )
-from rollcall_local.api_server.kinds import NAMESPACES
+from rollcall_local.api_server.kinds import KINDS, NAMESPACES, Kind
 from rollcall_local.api_server.store import Entry, Key, ObjectStore
-from rollcall_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS, Resource
+from rollcall_operator.kube.resources import CONFIG_MAPS, DEPLOYMENTS, EVENTS, NODES, PODS, Resource
 from tests.unit.rollcall_local.api_server.objects import Object, config_map, pod
 
 DEPLOYMENT = {"metadata": {"name": "d", "namespace": "ns"}, "spec": {"replicas": 1}}
@@ -131,6 +131,22 @@ def test_a_namespace_that_could_be_another_folder_is_refused(store: ObjectStore)
     body["metadata"]["namespace"] = "../b"
     with pytest.raises(InvalidError, match=r"metadata\.namespace: must be"):
         store.create(CONFIG_MAPS, body)
+
+
+def test_of_events_the_newest_are_kept(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(KINDS, EVENTS.plural, Kind(EVENTS, most=3))
+
+    def event(name: str, *, dry_run: bool = False) -> None:
+        store.create(EVENTS, {"metadata": {"name": name, "namespace": "ns"}}, dry_run=dry_run)
+
+    for name in ("z", "b", "c"):
+        event(name)
+    store.merge(EVENTS, "ns", "z", {"note": "it is a series, which goes on"})
+    event("unseen", dry_run=True)
+    event("d")
+    event("e")
+    assert [each["metadata"]["name"] for each in store.listed(EVENTS)] == ["d", "e", "z"]
+    assert {plural for plural, kind in KINDS.items() if kind.most} == {"events"}
 
 
 # --- updating ------------------------------------------------------------------------------------

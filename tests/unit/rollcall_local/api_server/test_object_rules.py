@@ -1,11 +1,11 @@
-"""Which metadata is taken."""
+"""Which metadata and which status are taken."""
 
 from typing import Any
 
 import pytest
 
 from rollcall_local.api_server.errors import InvalidError
-from rollcall_local.api_server.metadata import check
+from rollcall_local.api_server.object_rules import check_metadata, check_status
 
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
 
@@ -26,7 +26,7 @@ OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"}
     ],
 )
 def test_what_is_well_formed_is_taken(more: dict[str, Any]) -> None:
-    check("Pod", {"name": "p", "namespace": "ns", **more})
+    check_metadata("Pod", {"name": "p", "namespace": "ns", **more})
 
 
 @pytest.mark.parametrize(
@@ -47,11 +47,40 @@ def test_what_is_well_formed_is_taken(more: dict[str, Any]) -> None:
 )
 def test_what_is_not_is_named(more: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidError, match=message):
-        check("Pod", {"name": "p", "namespace": "ns", **more})
+        check_metadata("Pod", {"name": "p", "namespace": "ns", **more})
 
 
 def test_all_mistakes_are_named() -> None:
     with pytest.raises(InvalidError) as refused:
-        check("Pod", {"name": "P", "labels": {"a": 5}})
+        check_metadata("Pod", {"name": "P", "labels": {"a": 5}})
     assert str(refused.value).startswith('Pod "P" is invalid: metadata.name: must be lower-case')
     assert "; metadata.labels.a: must be a string" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {},
+        {"phase": "Running", "replicas": 5, "more": [1]},
+        {"conditions": [{"type": "Ready", "status": "True", "reason": "R"}]},
+        {"conditions": [], "containerStatuses": [{"name": "c", "ready": True}]},
+    ],
+)
+def test_a_status_has_conditions_that_can_be_read(status: dict[str, Any]) -> None:
+    check_status("Pod", "p", status)
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (5, 'Pod "p" is invalid: status: must be a map'),
+        ({"phase": 5}, "status.phase: must be a string"),
+        ({"conditions": {}}, "status.conditions: must be a list"),
+        ({"conditions": [{"status": "True"}]}, r"status.conditions\[0\].type: is required"),
+        ({"conditions": ["Ready"]}, r"status.conditions\[0\]: must be a map"),
+        ({"containerStatuses": [{}]}, r"status.containerStatuses\[0\].name: is required"),
+    ],
+)
+def test_a_status_that_cannot_be_read_is_not_taken(status: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        check_status("Pod", "p", status)

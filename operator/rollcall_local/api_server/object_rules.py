@@ -1,4 +1,6 @@
-"""Rules for the metadata of all objects. Names are parts of URLs, and of file names here.
+"""Rules for what objects of all kinds have: metadata, and a status with conditions.
+
+Names are parts of URLs, and of file names here.
 
 https://kubernetes.io/docs/concepts/overview/working-with-objects/names/
 """
@@ -63,18 +65,47 @@ class _Metadata(OpenModel):
     owner_references: list[_Owner] | None = None
 
 
-def check(kind: str, metadata: Object) -> None:
+class _Condition(OpenModel):
+    type: str
+    status: str
+
+
+class NamedModel(OpenModel):
+    """What has a name among others."""
+
+    name: str
+
+
+class _Status(OpenModel):
+    phase: str | None = None
+    conditions: list[_Condition] | None = None
+    container_statuses: list[NamedModel] | None = None
+    init_container_statuses: list[NamedModel] | None = None
+
+
+def check_metadata(kind: str, metadata: Object) -> None:
     """InvalidError, which names every field that is wrong."""
     _, wrong = parse(_Metadata, metadata, "metadata")
-    if wrong:
-        raise InvalidError(f'{kind} "{metadata.get("name")}" is invalid: {"; ".join(wrong)}')
+    _refuse(kind, metadata.get("name"), wrong)
+
+
+def check_status(kind: str, name: str, status: Any) -> None:
+    """InvalidError, which names every field that is wrong."""
+    _, wrong = parse(_Status, status, "status")
+    _refuse(kind, name, wrong)
 
 
 def check_finalizers(kind: str, before: Object, now: Object) -> None:
     """InvalidError for a finalizer that is new on an object which is being deleted."""
     new = {*(now.get("finalizers") or ())} - {*(before.get("finalizers") or ())}
     if new and "deletionTimestamp" in before:
-        raise InvalidError(
-            f'{kind} "{before["name"]}" is invalid: metadata.finalizers: no new ones can be added '
-            f"if the object is being deleted: {', '.join(sorted(new))}"
+        problem = (
+            "metadata.finalizers: no new ones can be added if the object is being deleted: "
+            f"{', '.join(sorted(new))}"
         )
+        _refuse(kind, before["name"], (problem,))
+
+
+def _refuse(kind: str, name: Any, wrong: tuple[str, ...]) -> None:
+    if wrong:
+        raise InvalidError(f'{kind} "{name}" is invalid: {"; ".join(wrong)}')
