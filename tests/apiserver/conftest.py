@@ -30,10 +30,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "kubernetes(why): needs what `rollcall local` has not")
 
 
+def is_local(config: pytest.Config) -> bool:
+    """False, too, where pytest was started for more than this folder, without the option."""
+    return bool(config.getoption("--api-server", "real") == "local")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         mark = item.get_closest_marker("kubernetes")
-        if mark is not None and config.getoption("--api-server", "real") == "local":
+        if mark is not None and is_local(config):
             item.add_marker(pytest.mark.skip(reason=f"Kubernetes alone has {mark.args[0]}"))
 
 
@@ -49,8 +54,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def start_cluster(pytestconfig: pytest.Config) -> StartCluster:
     """Starts a cluster as the option says."""
-    is_local = pytestconfig.getoption("--api-server") == "local"
-    return running_local_cluster if is_local else running_cluster
+    return running_local_cluster if is_local(pytestconfig) else running_cluster
 
 
 @pytest.fixture(scope="session")

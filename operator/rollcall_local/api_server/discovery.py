@@ -76,10 +76,9 @@ def _entries(kind: Kind) -> list[dict[str, Any]]:
         "singularName": resource.kind.lower(),
         "kind": resource.kind,
         "namespaced": resource.namespaced,
-        "shortNames": [kind.short] if kind.short else [],
         "verbs": _VERBS,
     }
-    found = [whole]
+    found = [{**whole, "shortNames": [kind.short] if kind.short else []}]
     if kind.has_status:
         found.append({**whole, "name": f"{resource.plural}/status", "verbs": ["patch"]})
     if kind.has_scale:
