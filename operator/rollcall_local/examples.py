@@ -1,8 +1,8 @@
-"""The examples that come with the package, by name."""
+"""The examples of a clone, by name."""
 
 from pathlib import Path
 
-_PLACES = (Path(__file__).parent / "examples", Path(__file__).parents[2] / "examples")
+_PLACE = Path(__file__).parents[2] / "examples"
 
 
 class NoSuchExampleError(Exception):
@@ -11,17 +11,16 @@ class NoSuchExampleError(Exception):
 
 def find(name: str) -> Path:
     """The file, or folder with a kustomization, of an example; NoSuchExampleError."""
-    for place in _PLACES:
-        for path in (place / f"{name}.yaml", place / name):
-            if path.is_file() or (path / "kustomization.yaml").is_file():
-                return path
+    for path in (_PLACE / f"{name}.yaml", _PLACE / name):
+        if path.is_file() or (path / "kustomization.yaml").is_file():
+            return path
     raise NoSuchExampleError(
-        f"{name}: there is no such file, and no such example; examples are {', '.join(names())}"
+        f"{name}: there is no such file, and no such example; those of a clone are {', '.join(names()) or 'not here'}"
     )
 
 
 def names() -> list[str]:
     """Of all examples."""
-    found = {path.stem for place in _PLACES for path in place.glob("*.yaml")}
-    found |= {path.parent.name for place in _PLACES for path in place.glob("*/kustomization.yaml")}
+    found = {path.stem for path in _PLACE.glob("*.yaml")}
+    found |= {path.parent.name for path in _PLACE.glob("*/kustomization.yaml")}
     return sorted(found)
