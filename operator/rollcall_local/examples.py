@@ -15,7 +15,8 @@ def find(name: str) -> Path:
         if path.is_file() or (path / "kustomization.yaml").is_file():
             return path
     raise NoSuchExampleError(
-        f"{name}: there is no such file, and no such example; those of a clone are {', '.join(names()) or 'not here'}"
+        f"{name}: there is no such file, and no such example; those of a clone are "
+        f"{', '.join(names()) or 'not here'}"
     )
 
 
