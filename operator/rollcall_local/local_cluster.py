@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import secrets
 import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -16,17 +14,15 @@ import aiohttp
 from rollcall_local.api_server.admission import admit
 from rollcall_local.api_server.folder import ObjectFolder
 from rollcall_local.api_server.kinds import NAMESPACES
-from rollcall_local.api_server.server import ApiServer
 from rollcall_local.api_server.service_tokens import ServiceTokens
 from rollcall_local.api_server.store import Entry, Key, Object, ObjectStore
 from rollcall_local.controllers.manager import ControllerManager
 from rollcall_local.kubelet.addresses import hold_network
 from rollcall_local.kubelet.kubelet import Kubelet
-from rollcall_local.kubelet.logs import log_reader
 from rollcall_local.kubelet.machine import this_machine
 from rollcall_local.kubelet.node import Node
 from rollcall_local.kubelet.processes import ContainerRuntimes
-from rollcall_local.server_certificate import server_tls
+from rollcall_local.served_store import HOST, served
 from rollcall_local.state_folder import StateFolder
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import SERVICE_ACCOUNTS
@@ -34,7 +30,6 @@ from rollcall_operator.kube.resources import SERVICE_ACCOUNTS
 log = logging.getLogger(__name__)
 
 SYSTEM, OPERATOR = "rollcall-system", "rollcall-operator"
-HOST = "127.0.0.1"
 _OPERATOR_SECONDS = 30.0  # to end
 _MOST_RESTARTS = 5
 
@@ -108,13 +103,7 @@ async def local_cluster(
         )
         kubelet, controllers = Kubelet(node), ControllerManager(store)
         listeners += [kubelet, controllers]
-        token = secrets.token_urlsafe(32)
-        server = ApiServer(store, tokens, token=token, read_log=log_reader(folder.path))
-        tls, authority = server_tls(HOST, folder.certificate)
-        await server.start(host=HOST, tls=tls)
-        stack.push_async_callback(server.close)
-        folder.write_kubeconfig(server=server.url, token=token, authority=authority)
-        stack.callback(folder.kubeconfig.unlink, missing_ok=True)
+        await stack.enter_async_context(served(folder, store, tokens))
         _make_accounts(store, namespaces)
         parts = tuple(
             _started(stack, work, name)
@@ -132,7 +121,7 @@ def _is_trainer(pod: Object) -> bool:
 
 
 def _make_accounts(store: ObjectStore, namespaces: set[str]) -> None:
-    """What there is in a cluster before anybody applies anything."""
+    """Namespaces and service accounts, which a cluster has before a manifest is applied."""
     for namespace in sorted({SYSTEM, *namespaces}):
         if store.find(NAMESPACES, "", namespace) is None:
             store.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -176,7 +165,6 @@ async def _run_operator(folder: StateFolder) -> int:
             stdout=out,
             stderr=out,
             start_new_session=True,
-            env={**os.environ, "KUBECONFIG": str(folder.kubeconfig)},
         )
     try:
         return await process.wait()

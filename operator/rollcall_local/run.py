@@ -6,14 +6,15 @@ import os
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rollcall_cli.cluster import open_cluster
-from rollcall_cli.html_report.page import render
 from rollcall_cli.job_record import read_job
-from rollcall_local.kubelet.marks import marked
+from rollcall_local.kubelet.marks import containers
+from rollcall_local.kubelet.pod_runner import UID_LETTERS
 from rollcall_local.kubelet.processes import READ_AT_IMPORT
 from rollcall_local.local_cluster import LocalCluster, local_cluster
 from rollcall_local.manifests import Manifests, read
@@ -116,7 +117,7 @@ class _Run:
             stopped.cancel()
 
     def _jobs(self, cluster: LocalCluster) -> list[Object]:
-        """Those that nobody has deleted meanwhile."""
+        """Those that are still there: a user may have deleted others."""
         places = [body["metadata"] for body in self._manifests.jobs]
         found = [cluster.store.find(RL_JOBS, at["namespace"], at["name"]) for at in places]
         return [job for job in found if job is not None]
@@ -144,6 +145,8 @@ class _Run:
 
     async def _report(self, cluster: LocalCluster) -> None:
         """Of each job that has made a step: its figures are kept in the trainer's process."""
+        from rollcall_cli.html_report.page import render  # noqa: PLC0415 - matplotlib, for this alone
+
         kubeconfig = str(self._folder.kubeconfig)
         for job in self._jobs(cluster):
             metadata = job["metadata"]
@@ -172,15 +175,8 @@ def _imported_with(manifests: Manifests) -> dict[str, str]:
 def _end_leftovers(folder: StateFolder, say: Say) -> None:
     """Processes of an earlier run that was killed, on a machine that did not end them."""
     pods = {path.name for path in folder.path.glob("pods/*/*/*")}
-    for pid in marked():
-        try:
-            content = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:
-            continue
-        uid = content.partition(b"ROLLCALL_LOCAL_CONTAINER=")[2][:8].decode(errors="replace")
-        if uid in pods:
+    for pid, container in containers().items():
+        if container[:UID_LETTERS] in pods:
             say(f"process {pid} was left by an earlier run of {folder.path.name}: it is ended")
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue

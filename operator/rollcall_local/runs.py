@@ -1,6 +1,5 @@
 """The runs on this machine, those that have ended included, as clusters for `rollcall`'s words."""
 
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,16 +7,12 @@ from typing import Any
 
 from rollcall_local.api_server.admission import admit
 from rollcall_local.api_server.folder import ObjectFolder
-from rollcall_local.api_server.server import ApiServer
 from rollcall_local.api_server.service_tokens import ServiceTokens
 from rollcall_local.api_server.store import ObjectStore
 from rollcall_local.controllers.manager import ControllerManager
-from rollcall_local.kubelet.logs import log_reader
-from rollcall_local.server_certificate import server_tls
+from rollcall_local.served_store import served
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import RL_JOBS
-
-HOST = "127.0.0.1"
 
 
 class NoSuchRunError(Exception):
@@ -52,19 +47,13 @@ async def opened(folder: StateFolder) -> AsyncIterator[Path]:
         yield folder.kubeconfig
         return
     folder.hold()
-    kept, token = ObjectFolder(folder.objects), secrets.token_urlsafe(32)
-    store = ObjectStore(admit=admit, changed=kept.changed, entries=kept.load())
-    tokens, read_log = ServiceTokens(folder.key), log_reader(folder.path)
-    server = ApiServer(store, tokens, token=token, read_log=read_log)
-    tls, authority = server_tls(HOST, folder.certificate)
-    await server.start(host=HOST, tls=tls)
     try:
-        folder.write_kubeconfig(server=server.url, token=token, authority=authority)
-        yield folder.kubeconfig
-        ControllerManager(store).collect_garbage()
+        kept = ObjectFolder(folder.objects)
+        store = ObjectStore(admit=admit, changed=kept.changed, entries=kept.load())
+        async with served(folder, store, ServiceTokens(folder.key)):
+            yield folder.kubeconfig
+            ControllerManager(store).collect_garbage()
     finally:
-        folder.kubeconfig.unlink(missing_ok=True)
-        await server.close()
         folder.release()
 
 

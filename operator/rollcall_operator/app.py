@@ -1,7 +1,6 @@
 """The composition root: builds the parts, starts them in order, stops them in bounded time."""
 
 import asyncio
-import datetime as dt
 import gc
 import logging
 import os
@@ -42,6 +41,7 @@ from rollcall_operator.kube.pod_dialer import PodDialer
 from rollcall_operator.kube.service_account import own_service_account
 from rollcall_operator.kube.transport import Transport
 from rollcall_operator.plan.model import JobKey, PolicyPeers
+from rollcall_operator.plan.timestamps import to_time
 from rollcall_operator.telemetry.logs import configure
 from rollcall_operator.telemetry.metrics import OperatorMetrics
 from rollcall_operator.telemetry.probes import EventLoopProbe, ProbeServer
@@ -400,7 +400,7 @@ async def _end(tasks: list[asyncio.Task[None]], stop: asyncio.Event) -> None:
 
 
 def _timestamp() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return to_time(time.time())
 
 
 __all__ = ["Operator", "run"]

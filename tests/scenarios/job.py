@@ -93,11 +93,11 @@ class ScenarioJob:
         return found
 
     async def rollouts(self) -> list[str]:
-        """Names of its rollouts' pods that nobody has deleted."""
+        """Names of its rollouts' pods that are not being deleted."""
         return await self.pods(ROLLOUT)
 
     async def pods(self, role: str) -> list[str]:
-        """Names of its pods of a role that nobody has deleted."""
+        """Names of its pods of a role that are not being deleted."""
         labels = f"{JOB}={self.name},{ROLE}={role}"
         found = await self._client.list(PODS, namespace=self._namespace, labels=labels)
         return [p["metadata"]["name"] for p in found if "deletionTimestamp" not in p["metadata"]]

@@ -22,7 +22,7 @@ MOST_AT_ONCE = 256
 
 
 class Change(NamedTuple):
-    """One write: what there was, and what there is; None: nothing."""
+    """One write: the object before and after it; None: there was none, or it was deleted."""
 
     version: int
     plural: str

@@ -1,7 +1,7 @@
 """Server-side apply: which fields a manager adds, takes over, and removes.
 
-What a manager has set is a part of the object: the fields of its last apply whose values nobody has
-changed since. All other writes are one more manager.
+What a manager has set is a part of the object: the fields of its last apply whose values no other
+writer has changed since. All other writes are one more manager.
 
 https://kubernetes.io/docs/reference/using-api/server-side-apply/
 """

@@ -3,7 +3,6 @@
 https://kubernetes.io/docs/reference/kubernetes-api/authentication-resources/token-request-v1/
 """
 
-import datetime as dt
 import time
 import uuid
 from pathlib import Path
@@ -16,6 +15,7 @@ from jwt.algorithms import ECAlgorithm
 
 from rollcall_local.api_server.errors import MalformedRequestError
 from rollcall_local.api_server.folder import write_whole
+from rollcall_operator.plan.timestamps import to_time
 
 Object = dict[str, Any]
 
@@ -68,8 +68,7 @@ class ServiceTokens:
             "kubernetes.io": named,
         }
         token = jwt.encode(claims, self._key, "ES256", headers={"kid": _KEY_ID})
-        ends = dt.datetime.fromtimestamp(now + seconds, dt.UTC)
-        return {"token": token, "expirationTimestamp": ends.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        return {"token": token, "expirationTimestamp": to_time(now + seconds)}
 
 
 def _make(file: Path) -> ec.EllipticCurvePrivateKey:

@@ -5,7 +5,7 @@ read and a write. An object that was returned is never changed: a write puts ano
 """
 
 import copy
-import datetime as dt
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from rollcall_local.api_server.errors import (
 )
 from rollcall_local.api_server.kinds import KINDS
 from rollcall_operator.kube.resources import PODS, Resource
+from rollcall_operator.plan.timestamps import to_time
 
 Object = dict[str, Any]
 Admit = Callable[[Resource, Object, Object | None], Object]
@@ -238,7 +239,7 @@ class ObjectStore:
             return live  # it goes by then already
         marked = {
             **meta,
-            "deletionTimestamp": _text(dt.datetime.now(dt.UTC) + dt.timedelta(seconds=seconds)),
+            "deletionTimestamp": to_time(time.time() + seconds),
             "deletionGracePeriodSeconds": seconds,
             "generation": meta["generation"] + (not is_marked),
         }
@@ -259,7 +260,7 @@ class ObjectStore:
         made["metadata"] = {
             **_placed(key, body["metadata"]),
             "uid": str(uuid.uuid4()),
-            "creationTimestamp": _text(dt.datetime.now(dt.UTC)),
+            "creationTimestamp": to_time(time.time()),
             "generation": 1,
         }
         object_rules.check_metadata(resource.kind, made["metadata"])
@@ -382,7 +383,3 @@ def _grace_of(resource: Resource, live: Object, grace: int | None) -> int:
     if status.get("phase") in {"Failed", "Succeeded"}:
         return 0
     return int(spec.get("terminationGracePeriodSeconds", _POD_GRACE)) if grace is None else grace
-
-
-def _text(moment: dt.datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

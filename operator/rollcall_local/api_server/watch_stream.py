@@ -45,7 +45,7 @@ class WatchStream:
             pass  # the client is gone
         except TimeoutError:
             if self._request.transport is not None:
-                self._request.transport.abort()  # it does not read, so it cannot be told
+                self._request.transport.abort()  # the client does not read any more
         return self._answer
 
     async def _follow(self, watch: ServedWatch, seconds: float) -> None:

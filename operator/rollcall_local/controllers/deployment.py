@@ -61,7 +61,7 @@ def _recreates(spec: Object) -> bool:
 
 
 def _of_old(old: list[Object], new: list[Object], *, least_ready: int) -> list[Object]:
-    """Old pods that may go: those that are not ready first, as nobody misses them.
+    """Old pods that may go: those that are not ready first, as they serve no request.
 
     Of these, too, some stay until there is a new one that is ready: they may become ready before.
     """

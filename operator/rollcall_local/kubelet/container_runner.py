@@ -1,9 +1,9 @@
 """One container of a pod: its process, started again when it ends, as the restart policy says."""
 
 import asyncio
-import datetime as dt
 import logging
 import signal
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -15,6 +15,7 @@ from rollcall_local.kubelet.pod_stop import PodStop
 from rollcall_local.kubelet.probes import ContainerProbes
 from rollcall_local.kubelet.processes import CannotStartError, ContainerProcess
 from rollcall_local.kubelet.restart_delays import RestartDelays
+from rollcall_operator.plan.timestamps import to_time
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ class ContainerRunner:
 
     async def _follow(self, launch: Launch, process: ContainerProcess) -> int:
         """One run, until its process has ended; the exit code."""
-        began, run = _now(), self._run
+        began, run = to_time(time.time()), self._run
         self._process, self._out_of_memory, self._run = process, False, run + 1
         self.state.runs(began)
         probes = ContainerProbes(
@@ -143,10 +144,6 @@ class ContainerRunner:
             "exitCode": code if code >= 0 else 128 - code,  # as a shell has it
             "reason": "OOMKilled" if self._out_of_memory else "Error" if code else "Completed",
             "startedAt": began,
-            "finishedAt": _now(),
+            "finishedAt": to_time(time.time()),
         }
         return ended | ({"message": message} if message else {})
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 from rollcall_local.kubelet import host_names
 from rollcall_local.kubelet.marks import MARK, end_all, mark_this_process
+from rollcall_runtime.worker.parent_process import adopt_orphans, end_with_parent
 
 PRELOADED = (
     "rollcall_runtime.cli",
@@ -38,7 +39,6 @@ FORKED = ("rollcall-trainer", "rollcall-rollout", "rollcall-reference", "rollcal
 MESSAGE_BYTES = 1 << 20
 END_SECONDS = 10.0  # for what a container has left, once it was killed
 _FOR_CONTAINERS = (signal.SIGINT, signal.SIGTERM)  # the runtime itself ends with its client
-_SUBREAPER, _DEATH_SIGNAL = 36, 1  # prctl(2)
 CANNOT_EXECUTE = 127
 
 
@@ -46,7 +46,7 @@ def serve(descriptor: int, preloaded: Sequence[str]) -> None:
     """The runtime's process, until its client closes the socket (SOCK_SEQPACKET)."""
     client = socket.socket(fileno=descriptor)
     signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_CONTAINERS)
-    _prctl(_SUBREAPER, 1)
+    adopt_orphans()
     _preload(preloaded)
     code = 1
     try:
@@ -152,7 +152,7 @@ def _become(
     code = 1
     try:
         os.setsid()
-        _prctl(_DEATH_SIGNAL, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() != runtime:  # it has ended before it could take this process along
             os._exit(code)
         mark_this_process(container)
@@ -204,14 +204,6 @@ def _exit_code(error: SystemExit) -> int:
         return error.code or 0
     print(error.code, file=sys.stderr)
     return 1
-
-
-def _prctl(option: int, value: int) -> None:
-    """Linux alone has it."""
-    if sys.platform == "linux":
-        import ctypes  # noqa: PLC0415
-
-        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Kubelet:
             if pod is not None:
                 self._take(key, pod, group)
         elif pod is None or pod["metadata"]["uid"] != runner.uid:
-            runner.stop(0.0)  # whoever has its name now runs once it has ended
+            runner.stop(0.0)  # the pod that has its name now runs once it has ended
         else:
             if "deletionTimestamp" in pod["metadata"]:
                 runner.stop(grace_of(pod))
@@ -158,7 +158,7 @@ class Kubelet:
         self._retry()
 
     def _let_go(self, key: Key, uid: str) -> None:
-        """The pod has ended: it goes if somebody has deleted it."""
+        """The pod has ended: its object goes if it was deleted."""
         pod = self._node.store.find(PODS, key.namespace, key.name)
         metadata = pod["metadata"] if pod is not None else {}
         if metadata.get("uid") == uid and "deletionTimestamp" in metadata:

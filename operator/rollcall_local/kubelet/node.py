@@ -1,8 +1,8 @@
 """What all pods of this machine share."""
 
-import datetime as dt
 import json
 import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,7 @@ from rollcall_local.kubelet.machine import Machine
 from rollcall_local.kubelet.processes import ContainerRuntimes
 from rollcall_local.kubelet.volume_content import VolumeSources, decoded
 from rollcall_operator.kube.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICE_ACCOUNTS
+from rollcall_operator.plan.timestamps import to_micro_time
 
 Object = dict[str, Any]
 
@@ -105,7 +106,7 @@ class Node:
     def record(self, pod: Object, *, reason: str, note: str, kind: str = "Warning") -> None:
         """An event about a pod; one that says the same as its last one is that one again."""
         metadata = pod["metadata"]
-        now = _micro_time()
+        now = to_micro_time(time.time())
         about = f"regarding.uid={metadata['uid']}"
         for event in self.store.listed(EVENTS, metadata["namespace"], fields=about):
             if (event["reason"], event["note"]) == (reason, note):
@@ -154,7 +155,3 @@ def fields_of(pod: Object, address: str) -> dict[str, str]:
         for key, value in (metadata.get(group) or {}).items():
             found[f"metadata.{group}['{key}']"] = value
     return found
-
-
-def _micro_time() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -29,7 +29,7 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 
 class UnsupportedValueError(ValueError):
-    """A variable comes from what there is not on one machine; the message names it."""
+    """A variable comes from a source that is not supported here; the message names it."""
 
 
 def inherited() -> dict[str, str]:

@@ -1,9 +1,9 @@
 """Runs one pod: its volumes, its init containers one after another, then its containers."""
 
 import asyncio
-import datetime as dt
 import functools
 import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,21 @@ from rollcall_local.kubelet.probes import ask
 from rollcall_local.kubelet.volume_content import VolumeError
 from rollcall_local.kubelet.volumes import PodVolumes
 from rollcall_operator.kube.resources import PODS
+from rollcall_operator.plan.timestamps import to_time
 
 Object = dict[str, Any]
 
 AGAIN_SECONDS = 1.0  # between two attempts to have volumes
 _USUAL_GRACE = 30
+UID_LETTERS = 8  # of a pod's uid, in the name of its folder
 
 
 def pod_folder(folder: Path, pod: Object) -> Path:
     """Where a pod's logs and volumes are."""
     metadata = pod["metadata"]
-    return folder.joinpath("pods", metadata["namespace"], metadata["name"], metadata["uid"][:8])
+    return folder.joinpath(
+        "pods", metadata["namespace"], metadata["name"], metadata["uid"][:UID_LETTERS]
+    )
 
 
 def grace_of(pod: Object) -> float:
@@ -162,4 +166,4 @@ class PodRunner:
 
 def now() -> str:
     """The time as the API has it."""
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return to_time(time.time())

@@ -122,7 +122,7 @@ class ContainerRuntime:
     ) -> ContainerProcess:
         """Start a container; CannotStartError. `ready` comes first.
 
-        If nobody waits for it any more when it has started, it is killed.
+        If its caller has given up when it has started, it is killed.
         """
         if self.has_ended:
             raise CannotStartError(self._last_words())

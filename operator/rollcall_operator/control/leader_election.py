@@ -7,7 +7,6 @@ resourceVersion, so that of two takers one gets a conflict.
 """
 
 import asyncio
-import datetime as dt
 import logging
 import random
 import time
@@ -18,6 +17,7 @@ from typing import Any
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import ApiError, ConflictError, UnreachableError
 from rollcall_operator.kube.resources import LEASES
+from rollcall_operator.plan.timestamps import to_micro_time
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +182,7 @@ class LeaderElector:
         return holder if self._clock() - self._seen_at < duration else ""
 
     def _body(self, lease: Object | None) -> Object:
-        now = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = to_micro_time(time.time())
         settings = self._settings
         spec = dict((lease or {}).get("spec") or {})
         if spec.get("holderIdentity") != settings.identity:

@@ -1,11 +1,11 @@
 """Kubernetes events: posted in the background; a repeated one within minutes becomes a series."""
 
 import asyncio
-import datetime as dt
 import logging
 import os
 import secrets
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ from typing import Any
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ApiError, TerminatingError, UnreachableError
 from rollcall_operator.kube.resources import EVENTS
+from rollcall_operator.plan.timestamps import to_micro_time
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +107,7 @@ class EventRecorder:
             self._series.popitem(last=False)
 
     async def _bump(self, event: _PendingEvent, series: _Series) -> None:
-        last = {"count": series.count, "lastObservedTime": _micro_time()}
+        last = {"count": series.count, "lastObservedTime": to_micro_time(time.time())}
         await self._client.merge(
             EVENTS,
             namespace=event.regarding["namespace"],
@@ -119,7 +120,7 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": name, "namespace": event.regarding["namespace"]},
-            "eventTime": _micro_time(),
+            "eventTime": to_micro_time(time.time()),
             "reportingController": "rollcall.dev/operator",
             "reportingInstance": self._instance,
             "action": "Reconcile",
@@ -128,7 +129,3 @@ class EventRecorder:
             "note": event.note,
             "regarding": dict(event.regarding),
         }
-
-
-def _micro_time() -> str:
-    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

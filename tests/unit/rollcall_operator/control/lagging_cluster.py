@@ -8,6 +8,7 @@ import copy
 from collections import Counter
 from dataclasses import replace
 
+from rollcall_local.controllers.garbage import orphans
 from rollcall_operator.api import labels
 from rollcall_operator.control.job_store import CHILDREN
 from rollcall_operator.kube.resources import (
@@ -212,13 +213,11 @@ class LaggingCluster:
         So does what was made for an owner that was gone by then.
         """
         kinds = (RL_JOBS, ROLLOUT_POOLS, *CHILDREN)
-        uids = {each["metadata"]["uid"] for kind in kinds for each in self.objects.of(kind)}
+        gone = orphans(each for kind in kinds for each in self.objects.of(kind))
         for resource in (ROLLOUT_POOLS, *CHILDREN):
             for each in self.objects.of(resource):
-                metadata = each["metadata"]
-                owners = {owner["uid"] for owner in metadata.get("ownerReferences") or ()}
-                if "deletionTimestamp" in metadata or (owners and not owners & uids):
-                    self.objects.drop(resource, metadata["name"])
+                if "deletionTimestamp" in each["metadata"] or each in gone:
+                    self.objects.drop(resource, each["metadata"]["name"])
         makers = {
             each["metadata"]["name"]
             for kind in (STATEFUL_SETS, DEPLOYMENTS)
