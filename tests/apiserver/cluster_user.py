@@ -170,8 +170,13 @@ class ClusterUser:
         conditions = ((found or {}).get("status") or {}).get("conditions") or ()
         return next((c for c in conditions if c["type"] == type_), None)
 
-    async def bind(self, pod: str, *, node: str = "node") -> None:
-        """What a scheduler does: the pod gets a node, which need not exist."""
+    async def bind(self, pod: str, *, node: str | None = None) -> None:
+        """What a scheduler does: the pod gets a node, by default one that does not exist.
+
+        Kubernetes deletes all pods of a missing node some 40 s after it saw the first of them, so
+        each namespace has one of its own.
+        """
+        node = node or f"missing-{self.namespace}"
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         await self.client.transport.request(
             "POST",
