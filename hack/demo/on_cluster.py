@@ -12,6 +12,8 @@ from hack.demo.elastic_job import JOB, follow
 from hack.demo.job_report import write_report
 
 REPORT = ROOT / "results" / "reverse-cluster.html"
+STEPS = 500
+"""More than the example has: pods take longer to come than processes do."""
 
 
 class OnCluster:
@@ -52,8 +54,8 @@ class OnCluster:
 def run(kubectl: Kubectl) -> None:
     """Apply the job, and follow it; raises as `follow` does."""
     remove_job(kubectl, JOB)
-    say("kubectl apply -f examples/reverse.yaml")
-    kubectl.apply(example("reverse.yaml"))
+    say(f"kubectl apply -f examples/reverse.yaml, with {STEPS} steps")
+    kubectl.apply(example("reverse.yaml", maxSteps=STEPS))
     follow(OnCluster(kubectl), report=REPORT, say=say)
     say("the job and the cluster stay, for a look:")
     print("export KUBECONFIG=$(make -s kubeconfig); kubectl get rljob,rolloutpool,pods")
