@@ -44,6 +44,7 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
         "rolloutReward": progress.get("rolloutReward"),
         "paused": progress.get("paused"),
         "warning": progress.get("warning"),
+        "learning": learning(status),
         "trainer": {key: trainer[key] for key in ("ready", "replicas", "totalRestarts") if trainer},
         "problems": list(problems(status)),
         "pools": status.get("pools") or [],
@@ -52,6 +53,12 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
         "sessions": sessions(record),
     }
     return {name: value for name, value in found.items() if value not in (None, "", {})}
+
+
+def learning(status: Mapping[str, Any]) -> str | None:
+    """In a word whether training gets anywhere, or why not; None before enough steps are known."""
+    found = (c for c in status.get("conditions") or () if c["type"] == JobCondition.LEARNING)
+    return next((c.get("reason") for c in found), None)
 
 
 def problems(status: Mapping[str, Any]) -> Iterator[dict[str, str]]:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollcall_cli.columns import EPOCHS, POOLS, SESSIONS
+from rollcall_operator.api.conditions import PROBLEM_REASONS
 from rollcall_operator.plan.timestamps import from_time
 
 if TYPE_CHECKING:
@@ -89,6 +90,11 @@ def description_screen(found: Mapping[str, Any], *, now: float) -> RenderableTyp
     return Group(*parts)
 
 
+def learning_words(reason: str) -> str:
+    """Such as `stands still (RewardsAlike)`, from the reason of the condition Learning."""
+    return f"stands still ({reason})" if reason in PROBLEM_REASONS else reason.lower()
+
+
 def ago(time: str, now: float) -> str:
     """Such as `5 min ago`, from an API time."""
     seconds = max(0.0, now - from_time(time))
@@ -106,6 +112,8 @@ def _headline(summary: Mapping[str, Any], now: float) -> Iterable[RenderableType
         words.append(Text(f"weight version {summary.get('weightVersion', 0)}"))
     if "rolloutReward" in summary:
         words.append(Text(f"reward of the rollouts' newest samples {summary['rolloutReward']}"))
+    if "learning" in summary:
+        words.append(Text(learning_words(summary["learning"])))
     if "startTime" in summary:
         words.append(Text(f"started {ago(summary['startTime'], now)}"))
     yield Text(", ").join(words)

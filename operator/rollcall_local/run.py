@@ -13,6 +13,8 @@ from typing import Any
 
 from rollcall_cli.cluster import open_cluster
 from rollcall_cli.job_record import read_job
+from rollcall_cli.job_summary import learning
+from rollcall_cli.screens import learning_words
 from rollcall_local.kubelet.marks import containers
 from rollcall_local.kubelet.pod_runner import UID_LETTERS
 from rollcall_local.kubelet.processes import READ_AT_IMPORT
@@ -131,6 +133,8 @@ class _Run:
         line += f"/{progress['maxSteps']}" if progress.get("maxSteps") else ""
         line += f"  reward {reward}" if reward else ""
         line += f"  rollouts {status.get('rollouts', '0/0')}"
+        reason = learning(status)
+        line += f"  {learning_words(reason)}" if reason else ""
         name = job["metadata"]["name"]
         if self._shown.get(name) != line:
             self._shown[name] = line

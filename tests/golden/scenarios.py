@@ -16,6 +16,7 @@ from rollcall_protocol.wire.job_snapshot import (
     SuspicionCause,
     TrainingResult,
 )
+from rollcall_protocol.wire.learning import LearningReport, LearningState
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind, RewardFailure
 from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
 from tests.apiserver.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
@@ -108,6 +109,31 @@ REWARD_ERRORS = {
     RewardErrorKind.TIMED_OUT: "30 s",
     RewardErrorKind.PROCESS_DIED: "signal SIGKILL",
     RewardErrorKind.BAD_ANSWER: "step returned None, not (observation, reward, done)",
+}
+
+
+def training_gets_nowhere(state: LearningState, **seen: float) -> Scenario:
+    """For a while; then it learns, and in the end it has converged."""
+
+    def scenario() -> JobSimulator:
+        simulator = running()
+        for report in (
+            LearningReport(state, 1, 20, **seen),
+            LearningReport(LearningState.LEARNING, 31, 50, low=0, high=1),
+            LearningReport(LearningState.CONVERGED, 131, 150, low=0.95, high=1),
+        ):
+            simulator.report(step=report.last_step, learning=report)
+            simulator.converge(20)
+        return simulator
+
+    return scenario
+
+
+STANDSTILLS: dict[LearningState, dict[str, float]] = {
+    LearningState.REWARDS_ALIKE: {"low": 0, "high": 0.25},
+    LearningState.RESPONSES_CUT_OFF: {"low": 0, "high": 0.3333, "share": 0.98},
+    LearningState.MISMATCH_GROWS: {"low": 0.0004, "high": 0.0213},
+    LearningState.PROMPT_REPEATED: {},
 }
 
 
@@ -700,6 +726,7 @@ SCENARIOS: dict[str, Scenario] = {
         )
         for on_error in ("Zero", "Fail")
     },
+    **{f"training: {s}": training_gets_nowhere(s, **seen) for s, seen in STANDSTILLS.items()},
     "too many rewards fail": trainer_exits(
         ExitCode.BAD_CONFIG,
         "spec.reward.function: 31 of the last 120 samples have no usable reward, more than "

@@ -15,6 +15,7 @@ class JobCondition(StrEnum):
     REFERENCE_READY = "ReferenceReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
     REWARDS_USABLE = "RewardsUsable"
+    LEARNING = "Learning"
     NETWORK_POLICIES_ENFORCED = "NetworkPoliciesEnforced"
     RUNNING = "Running"
     SUCCEEDED = "Succeeded"
@@ -106,6 +107,13 @@ class Reason(StrEnum):
     REWARD_TIMED_OUT = "RewardTimedOut"
     REWARD_PROCESS_DIED = "RewardProcessDied"
     ENVIRONMENT_FAILED = "EnvironmentFailed"
+    # whether training gets anywhere
+    LEARNING = "Learning"
+    CONVERGED = "Converged"
+    REWARDS_ALIKE = "RewardsAlike"
+    RESPONSES_CUT_OFF = "ResponsesCutOff"
+    MISMATCH_GROWS = "MismatchGrows"
+    PROMPT_REPEATED = "PromptRepeated"
     # network policies
     ENFORCED = "Enforced"
     NOT_ENFORCED = "NotEnforced"
@@ -140,6 +148,10 @@ PROBLEM_REASONS = frozenset(
         Reason.REWARD_TIMED_OUT,
         Reason.REWARD_PROCESS_DIED,
         Reason.ENVIRONMENT_FAILED,
+        Reason.REWARDS_ALIKE,
+        Reason.RESPONSES_CUT_OFF,
+        Reason.MISMATCH_GROWS,
+        Reason.PROMPT_REPEATED,
         Reason.NOT_ENFORCED,
         Reason.JOB_NOT_FOUND,
     }
@@ -149,7 +161,7 @@ PROBLEM_REASONS = frozenset(
 
 class EventReason(StrEnum):
     """Reasons that only events have. Events also use the reasons of conditions: PROBLEM_REASONS,
-    SUSPENDED, those for which training pauses, and those that a job ends with.
+    SUSPENDED, those for which training pauses, those of Learning, and those that a job ends with.
     """
 
     RUNNING = "Running"

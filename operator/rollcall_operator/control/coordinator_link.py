@@ -376,6 +376,7 @@ def _urgent(snapshot: JobSnapshot) -> tuple[Any, ...]:
         snapshot.groups,
         snapshot.progress.paused,
         snapshot.progress.warning,
+        snapshot.progress.learning,
         snapshot.reward_failure,
         snapshot.progress.max_steps,
     )

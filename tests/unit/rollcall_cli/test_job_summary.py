@@ -40,6 +40,12 @@ def test_progress_trainer_and_history_are_those_of_the_status() -> None:
     assert "completionTime" not in found, "what is not known is left out"
 
 
+def test_whether_training_gets_anywhere_is_the_reason_of_its_condition() -> None:
+    status = {"conditions": [condition("Learning", "False", "RewardsAlike")]}
+    assert summarize(record(job=job(**status)), [])["learning"] == "RewardsAlike"
+    assert "learning" not in summarize(record(job=job(conditions=[])), [])
+
+
 async def test_only_the_job_and_its_rollouts_are_read() -> None:
     class Cluster:
         async def get(self, resource: Resource, **_: str) -> dict[str, Any]:

@@ -100,6 +100,15 @@ def test_the_status_says_why_training_waits_and_how_old_it_is() -> None:
     assert "The coordinator last sent something 60 s ago" in text
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("RewardsAlike", "stands still (RewardsAlike)"), ("Converged", "converged")],
+)
+def test_the_status_says_in_a_word_whether_training_gets_anywhere(reason: str, words: str) -> None:
+    first = text_of(status_screen(SUMMARY | {"learning": reason}, now=NOW)).replace("\n", " ")
+    assert f"newest samples 0.9, {words}, started" in first
+
+
 def test_a_job_without_a_status_has_a_screen() -> None:
     text = text_of(status_screen({"namespace": "team", "name": "new", "problems": []}, now=NOW))
     assert text.startswith("team/new: Pending\n")

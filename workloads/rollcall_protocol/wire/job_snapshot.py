@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.reward_errors import RewardFailure
 
 KEPT_SESSIONS = 20  # the newest ones that a report lists
@@ -94,6 +95,7 @@ class TrainingProgress:
     """Progress of training. `rollout_reward` is the mean over the rollouts' own samples.
 
     `paused` is the reason why training waits, `warning` a problem that does not stop it.
+    `learning`: whether it gets anywhere, None without rewards or while too few steps are known.
     """
 
     step: int
@@ -102,6 +104,7 @@ class TrainingProgress:
     rollout_reward: float | None
     paused: str = ""
     warning: str = ""
+    learning: LearningReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

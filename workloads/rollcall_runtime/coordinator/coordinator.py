@@ -38,6 +38,7 @@ from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import UNTRUSTED, JobSnapshot, SuspicionCause
+from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.messages import (
     Ack,
     CaughtUp,
@@ -243,9 +244,19 @@ class Coordinator:
             raise RuntimeError("this job has no held-out prompts")
         return await self.prompts.evaluate(evaluation, self._held_out)
 
-    def progress(self, *, step: int, number: int, reward: float | None, warning: str = "") -> None:
+    def progress(
+        self,
+        *,
+        step: int,
+        number: int,
+        reward: float | None,
+        warning: str = "",
+        learning: LearningReport | None = None,
+    ) -> None:
         """Record the progress of training, and a `warning` about what failed without ending it."""
-        self._reporter.record_progress(step=step, number=number, reward=reward, warning=warning)
+        self._reporter.record_progress(
+            step=step, number=number, reward=reward, warning=warning, learning=learning
+        )
         self.stream.progressed()
 
     def finish(self, *, step: int, error: str = "") -> None:

@@ -18,6 +18,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.reward_errors import RewardFailure
 from rollcall_runtime.coordinator.persistent_state import CoordinatorState
 from rollcall_runtime.coordinator.sync_group_driver import SyncGroup
@@ -33,11 +34,18 @@ class JobReporter:
         self._states: list[MemberState] = []  # at the last publication
 
     def record_progress(
-        self, *, step: int, number: int, reward: float | None, warning: str
+        self,
+        *,
+        step: int,
+        number: int,
+        reward: float | None,
+        warning: str,
+        learning: LearningReport | None,
     ) -> None:
         """Training has done `step` steps; version `number` is published."""
+        most = self._config.algorithm.max_steps
         self._progress = TrainingProgress(
-            step, self._config.algorithm.max_steps, number, reward, warning=warning
+            step, most, number, reward, warning=warning, learning=learning
         )
 
     def record_result(self, step: int, error: str) -> None:

@@ -36,10 +36,12 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
-from rollcall_runtime.train.history_file import history_path
+from rollcall_runtime.train.history_file import history_path, read_history
+from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
+from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.tracking import Tracking
@@ -144,7 +146,7 @@ class _Leader:
             beside.append(asyncio.create_task(checking))
         try:
             await server.start()
-            await self._train(coordinator, state, gang)
+            await self._train(coordinator, state, gang, ResponseEnds.of(job, eos=model.eos))
         finally:
             for task in beside:
                 task.cancel()
@@ -152,9 +154,15 @@ class _Leader:
             await server.stop()
             await _close(engines)
 
-    async def _train(self, coordinator: Coordinator, state: TrainState, gang: Gang) -> None:
+    async def _train(
+        self, coordinator: Coordinator, state: TrainState, gang: Gang, ends: ResponseEnds | None
+    ) -> None:
         job = self.environment.job
         history = history_path(self.environment)
+        learning = LearningJudge(prompts_tell=job.environment is None and not job.data.from_front)
+        learning.restore(
+            row for row in await asyncio.to_thread(read_history, history) if row.step <= state.step
+        )
         tracking = await asyncio.to_thread(
             Tracking, job, history=history, first_step=state.step + 1
         )
@@ -168,6 +176,8 @@ class _Leader:
             tracking=tracking,
             stop=self.process.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
+            learning=learning,
+            ends=ends,
         )
         watch = asyncio.create_task(self._step_down(coordinator))
         try:

@@ -25,6 +25,17 @@ def history_path(environment: TrainerEnvironment) -> Path:
     return (Path(saved.path) if saved else environment.state_dir) / "history.jsonl"
 
 
+def read_history(path: Path) -> list[StepRow]:
+    """The steps of earlier processes; none, and a warning, if the file cannot be read."""
+    try:
+        return read_rows(path.read_text(encoding="utf-8", errors="replace"))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        log.warning("the former history of steps is lost: %s: %s", path, error)
+        return []
+
+
 class HistoryFile:
     """A tracker that writes lines of `rollcall_protocol.step_history`.
 
@@ -35,7 +46,7 @@ class HistoryFile:
 
     def __init__(self, path: Path, *, first_step: int) -> None:
         self._path = path
-        self._rows = {row.step: row for row in self._read() if row.step < first_step}
+        self._rows = {row.step: row for row in read_history(path) if row.step < first_step}
         self._file: TextIO | None = None
         self._write_all()
 
@@ -57,15 +68,6 @@ class HistoryFile:
         if file is not None:
             with suppress(OSError):  # what its buffer held was lost before
                 file.close()
-
-    def _read(self) -> list[StepRow]:
-        try:
-            return read_rows(self._path.read_text(encoding="utf-8", errors="replace"))
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            log.warning("the former history of steps is lost: %s: %s", self._path, error)
-            return []
 
     def _write_all(self) -> None:
         """Write another file in its place: a trainer that was replaced goes on with the former."""

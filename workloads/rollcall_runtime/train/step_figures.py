@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.coordinator.sync_group_driver import Publication
+from rollcall_runtime.train.learning_judge import ADVANTAGES, CUT_OFF
+from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 
@@ -16,17 +18,22 @@ _MISMATCH = frozenset({"mismatch_kl", "mismatch_ratio"})
 _FIRST = _MISMATCH | {"behave_kl", "same_version"}
 
 
-def step_figures(batch: Sequence[CompletedPrompt], result: PolicyStepResult) -> dict[str, float]:
+def step_figures(
+    batch: Sequence[CompletedPrompt], result: PolicyStepResult, ends: ResponseEnds | None = None
+) -> dict[str, float]:
     """Rewards, lengths and staleness of the samples, and what the models' updates measured.
 
-    Names are those of verl (`actor/pg_loss`, `actor/grad_norm`, `response_length/mean`) and
-    prime-rl (`mismatch_kl`); docs/algorithms.md lists them. What is not finite is left out.
+    `ends` tells which responses were cut off. Names are those of verl (`actor/pg_loss`,
+    `actor/grad_norm`, `response_length/mean`) and prime-rl (`mismatch_kl`); docs/algorithms.md
+    lists them. What is not finite is left out.
     """
     samples = [sample for item in batch for sample in item.completion.samples]
     figures = {
         **_spread("reward", [sample.reward for sample in samples]),
         **_spread("response_length", [len(sample.tokens) for sample in samples]),
+        **({CUT_OFF: ends.share_cut_off(samples)} if ends and samples else {}),
         **_spread("staleness", [item.age for item in batch]),
+        ADVANTAGES: result.with_advantage,
         **_model_figures("actor", "pg_loss", result.actor),
         **_model_figures("critic", "vf_loss", result.critic),
     }

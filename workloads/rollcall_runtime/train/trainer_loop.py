@@ -18,12 +18,15 @@ from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.learning import LearningReport
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.evaluation import Evaluation
+from rollcall_runtime.train.learning_judge import LearningJudge
+from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.snapshot_placement import STREAMED
 from rollcall_runtime.train.step_figures import (
     StepTimes,
@@ -65,8 +68,16 @@ class Rollouts(Protocol):
     async def evaluate(self) -> list[tuple[float, ...]]:
         """The rewards of the samples of each held-out prompt."""
 
-    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
-        """Report how far training is, and a problem that does not stop it."""
+    def progress(
+        self,
+        *,
+        step: int,
+        number: int,
+        reward: float | None,
+        warning: str,
+        learning: LearningReport | None,
+    ) -> None:
+        """Report how far training is, a problem that does not stop it, and whether it learns."""
 
     def ledger_state(self) -> LedgerState | None:
         """What a checkpoint keeps of the prompts."""
@@ -81,7 +92,8 @@ class TrainerLoop:
     """Runs once. `thread` is the one that computes; `stop` may be set at any time.
 
     Training begins with `state`, unless `recover_weights` returns weights of a later step.
-    With weight sync disabled (for comparisons) every version carries the first weights.
+    With weight sync disabled (for comparisons) every version carries the first weights. `learning`
+    knows the steps of earlier processes; `ends` tells which responses were cut off.
     """
 
     def __init__(
@@ -98,7 +110,10 @@ class TrainerLoop:
         recover_weights: Callable[
             [int], Coroutine[Any, Any, RecoveredWeights | None]
         ] = _recover_nothing,
+        learning: LearningJudge | None = None,
+        ends: ResponseEnds | None = None,
     ) -> None:
+        self._learning, self._ends = learning or LearningJudge(), ends
         self._recover_weights = recover_weights
         self._config, self._rank, self._rollouts = config, rank, rollouts
         self._thread, self._metrics, self._stop = thread, metrics, stop
@@ -245,7 +260,9 @@ class TrainerLoop:
             metrics.wait_for_reference.observe(result.policy.wait_for_reference)
         for item in batch:
             metrics.staleness.observe(item.age)
-        figures = step_figures(batch, result.policy)
+        figures = step_figures(batch, result.policy, self._ends)
+        prompts = (item.lease.tokens for item in batch)
+        self._learning.step_ended(self._rank.step, figures, prompts)
         metrics.record_figures(figures)
         metrics.skipped_steps.inc(self._rank.health.skipped - self._skipped)
         self._skipped = self._rank.health.skipped
@@ -292,6 +309,7 @@ class TrainerLoop:
             number=self._served,
             reward=self._reward,
             warning="; ".join(filter(None, (checkpoints.problem, self._rank.health.problem))),
+            learning=self._learning.report,
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:

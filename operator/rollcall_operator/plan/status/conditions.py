@@ -23,6 +23,7 @@ from rollcall_operator.plan.status.coordinator_contact import (
     coordinator_connected,
 )
 from rollcall_operator.plan.status.enforced_policies import network_policies_enforced
+from rollcall_operator.plan.status.learning import learning
 from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.status.refused_pods import creation_failures, refused_pods
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
@@ -70,7 +71,7 @@ def job_conditions(
         found.append(reference)
     found.append(_rollouts_ready(view.pools, failures))
     found += _weights_in_sync(spec.weight_sync, report, contact, before, epoch)
-    found += rewards_usable(spec.reward, report.snapshot)
+    found += [*rewards_usable(spec.reward, report.snapshot), *learning(report.snapshot)]
     running = _running(
         before,
         trainer,

@@ -12,6 +12,7 @@ from rollcall_operator.api.conditions import (
 )
 from rollcall_operator.api.status import RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.model import Manifest, PlannedEvent
+from rollcall_operator.plan.status.condition_state import reason_of
 from rollcall_operator.plan.status.session_history import unexpected_session_messages
 from rollcall_operator.plan.trainer_restart import after_restart
 
@@ -28,6 +29,7 @@ def job_events(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> tuple[Plann
     )
     return (
         *_problem_events(job, old, new),
+        *_learning_event(job, old, new),
         *_epoch_event(job, old, new),
         *rebuilt,
         *_phase_event(job, old, new),
@@ -56,6 +58,20 @@ def _problem_events(
         if (condition.type, condition.reason) not in before:
             reason = Reason(condition.reason)
             yield PlannedEvent.about(subject, "Warning", reason, condition.message)
+
+
+def _learning_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[PlannedEvent]:
+    """Training gets somewhere again, or has converged; that it stands still is a problem's event.
+
+    None where it has got somewhere from the start.
+    """
+    before = reason_of(old.conditions, JobCondition.LEARNING)
+    now = reason_of(new.conditions, JobCondition.LEARNING)
+    if now == before or now in PROBLEM_REASONS or (now == Reason.LEARNING and not before):
+        return
+    ended = next((c for c in new.conditions if c.type == JobCondition.LEARNING), None)
+    if ended is not None:
+        yield PlannedEvent.about(job, "Normal", Reason(now), ended.message)
 
 
 def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[PlannedEvent]:

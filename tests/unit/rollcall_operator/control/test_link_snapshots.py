@@ -18,6 +18,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.learning import LearningReport, LearningState
 from rollcall_protocol.wire.messages import dumps
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 
@@ -74,6 +75,7 @@ def take(link: CoordinatorLink, snapshot: JobSnapshot) -> None:
         {"members": (replace(MEMBER, reason="left"),)},
         {"progress": replace(PROGRESS, paused="no rollouts")},
         {"progress": replace(PROGRESS, warning="no checkpoint was written")},
+        {"progress": replace(PROGRESS, learning=LearningReport(LearningState.LEARNING, 1, 20))},
         {"progress": replace(PROGRESS, max_steps=11)},
         {"finished": TrainingResult(step=10)},
         {"groups": (GroupReport("default", 2, None, rebuilds=1),)},

@@ -34,6 +34,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingProgress,
     TrainingResult,
 )
+from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.trust_bundle import TrustBundle
 from tests.apiserver.bad_manifests.manifests import Changes, changed, job, pool
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
@@ -313,6 +314,7 @@ class JobSimulator:
         states: Mapping[str, MemberState] | None = None,
         reward: float | None = None,
         finished: TrainingResult | None = None,
+        learning: LearningReport | None = None,
         **more: Any,
     ) -> None:
         """The coordinator has the latest roster, formed its session, and says so."""
@@ -321,7 +323,7 @@ class JobSimulator:
         others = self.job["spec"].get("weightSync", {}).get("groups", ())
         groups = ["default", *(group["name"] for group in others)]
         progress = TrainingProgress(
-            step=step, max_steps=200, weight_version=step, rollout_reward=reward
+            step=step, max_steps=200, weight_version=step, rollout_reward=reward, learning=learning
         )
         self.snapshot = snapshot_of(
             self.roster, progress, groups=groups, states=states, finished=finished, **more

@@ -1,6 +1,7 @@
 """Every message survives its way over the wire; others are refused."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -18,6 +19,7 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from rollcall_protocol.wire.json_codec import CodecError
+from rollcall_protocol.wire.learning import LearningReport, LearningState
 from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
     Ack,
@@ -57,6 +59,7 @@ from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 MEMBER, SESSION, VERSION = MemberId("uid", "boot"), SessionId(3, 1, 2), Version(Lineage(1, 2), 7)
 MANIFEST = WeightManifest((TensorSpec("w", "bfloat16", (2, 3), 0, 12),), 12, 8, made_up(1, 2))
+LEARNING = LearningReport(LearningState.RESPONSES_CUT_OFF, 3, 22, low=0, high=0.5, share=1)
 RESPONSE = Response((1, 2), (-0.5, -1.25), (7, 7), finished=True)
 REPORTED = SessionReport(SESSION, SessionCause.MEMBER_LOST, 3, 0.25, "a: ConnectionLost", 12.5)
 LOST = MemberReport("uid", "a", "pool", MemberState.SUSPECT, 6, "x", SuspicionCause.REFUSED, 2)
@@ -89,7 +92,7 @@ MESSAGES: list[WireMessage] = [
         roster_epoch=3,
         roster_digest="d",
         members=(LOST,),
-        progress=TrainingProgress(1, 9, 7, None, "paused", "warning"),
+        progress=TrainingProgress(1, 9, 7, None, "paused", "warning", LEARNING),
         finished=TrainingResult(9, "error"),
         groups=(GroupReport("default", 3, REPORTED, 2, formed=True, sessions=(REPORTED,)),),
     ),
@@ -164,6 +167,33 @@ def test_a_message_that_repeats_most_of_the_one_before_is_read_whole() -> None:
     last = json.loads(dumps(first))
     del last["groups"]  # it has a default
     assert messages.loads(json.dumps(last)) == replace(first, groups=())
+
+
+def test_a_trainer_of_before_the_report_of_learning_is_understood() -> None:
+    progress = TrainingProgress(step=1, max_steps=9, weight_version=1, rollout_reward=0.5)
+    said = json.loads(dumps(JobSnapshot("uid", 1, 3, "d", (), progress)))
+    del said["progress"]["learning"]
+    assert loads(json.dumps(said), JobSnapshot).progress == progress
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"first_step": 30},
+        {"first_step": -1},
+        {"high": math.inf},
+        {"low": math.nan},
+        {"share": 1.5},
+        {"state": "Asleep"},
+    ],
+    ids=str,
+)
+def test_a_report_of_learning_that_cannot_be_is_refused(wrong: dict[str, object]) -> None:
+    progress = TrainingProgress(1, 9, 1, 0.5, learning=LEARNING)
+    said = json.loads(dumps(JobSnapshot("uid", 1, 3, "d", (), progress)))
+    said["progress"]["learning"] |= wrong
+    with pytest.raises(CodecError, match=r"progress\.learning"):
+        loads(json.dumps(said), JobSnapshot)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.coordinator.sync_group_driver import Publication
+from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 from rollcall_runtime.train.step_figures import (
@@ -43,8 +44,10 @@ def test_samples_and_models_are_described() -> None:
             update(0.7, 3.0, mismatch_kl=0.5, pg_clipfrac=0.2),
         ],
         critic=[update(2.0, 4.0)],
+        with_advantage=0.75,
     )
-    figures = step_figures([prompt(0.0, 1.0, age=1), prompt(0.5, age=3)], result)
+    batch = [prompt(0.0, 1.0, age=1), prompt(0.5, age=3)]
+    figures = step_figures(batch, result, ResponseEnds(frozenset({9}), limit=2))
     assert figures == pytest.approx(
         {
             "reward/mean": 0.5,
@@ -53,6 +56,8 @@ def test_samples_and_models_are_described() -> None:
             "response_length/mean": 4 / 3,
             "response_length/min": 1,
             "response_length/max": 2,
+            "response_length/clip_ratio": 1 / 3,
+            "advantage/nonzero": 0.75,
             "staleness/mean": 2,
             "staleness/min": 1,
             "staleness/max": 3,

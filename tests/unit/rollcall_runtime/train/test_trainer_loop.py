@@ -16,6 +16,7 @@ from rollcall_protocol.job_config import EvaluationConfig, HealthConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
+from rollcall_protocol.wire.learning import LearningReport, LearningState
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.published_versions import TrainerIncarnation
@@ -24,6 +25,7 @@ from rollcall_runtime.train import trainer_loop
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.health import TrainingHealth
+from rollcall_runtime.train.learning_judge import WINDOW
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
 from rollcall_runtime.train.trainer_loop import TrainerLoop
@@ -136,9 +138,17 @@ class FakeRollouts:
     def begin(self, incarnation: TrainerIncarnation, *, ahead: int) -> None:
         self.began = (incarnation, ahead)
 
-    def progress(self, *, step: int, number: int, reward: float | None, warning: str) -> None:
+    def progress(
+        self,
+        *,
+        step: int,
+        number: int,
+        reward: float | None,
+        warning: str,
+        learning: LearningReport | None,
+    ) -> None:
         self.reports.append((step, number))
-        self.warning = warning
+        self.warning, self.learning = warning, learning
 
     def ledger_state(self) -> LedgerState | None:
         return LEDGER
@@ -210,6 +220,19 @@ async def test_each_step_makes_a_version_after_that_of_the_first_weights() -> No
     assert bench.rollouts.reports[-1] == (3, 10)
     assert bench.rank.signals == [LeaderSignal.STOP]
     assert bench.rank.saved == TrainState(number=12, ledger=LEDGER, incarnation=LIFE)
+
+
+async def test_whether_training_gets_anywhere_is_reported_once_enough_steps_are_known() -> None:
+    """All batches have the same prompt."""
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": WINDOW - 1})
+    async with bench.running() as task:
+        assert await task
+    assert bench.rollouts.learning is None
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": WINDOW})
+    async with bench.running() as task:
+        assert await task
+    seen = LearningReport(LearningState.PROMPT_REPEATED, 1, WINDOW, low=0.5, high=0.5)
+    assert bench.rollouts.learning == seen
 
 
 async def test_a_version_for_every_other_step() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -38,11 +39,13 @@ class PolicyStepResult:
     """The optimizer steps of actor and critic, in their order; none of a role that rested.
 
     `wait_for_reference`: seconds until a reference in pods of its own had answered, None without.
+    `with_advantage`: share of the samples that the policy learns something from.
     """
 
     actor: list[ModelUpdate] = field(default_factory=list)
     critic: list[ModelUpdate] = field(default_factory=list)
     wait_for_reference: float | None = None
+    with_advantage: float = math.nan
 
 
 class PolicyStep:
@@ -110,7 +113,7 @@ class PolicyStep:
         actor = self.actor.update(batch) if step >= self._critic_warmup or not critic else []
         if self._reference is not None:
             self._reference.step_ended(self.actor.engine, step + 1)
-        return PolicyStepResult(actor, critic, waited)
+        return PolicyStepResult(actor, critic, waited, _share_with_advantage(batch))
 
     def _with_advantages(self, batch: TrainBatch) -> TrainBatch:
         settings, mask = self._settings, batch.mask
@@ -161,6 +164,11 @@ class PolicyStep:
             )
             at_tokens = at_tokens - settings.kl_coefficient * torch.where(mask, divergence, 0.0)
         return at_tokens
+
+
+def _share_with_advantage(batch: TrainBatch) -> float:
+    """Of the rows: those that the policy learns something from."""
+    return float((batch.extras["advantages"] != 0).any(1).float().mean())
 
 
 def _expect_finite(values: Tensor, field: str, model: str, advice: str) -> None:

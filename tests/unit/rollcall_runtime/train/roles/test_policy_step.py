@@ -244,6 +244,23 @@ def test_figures_stay_finite_for_any_reward() -> None:
     assert all(math.isfinite(update.loss) for update in result.actor)
 
 
+@pytest.mark.parametrize(
+    ("rewards", "share"),
+    [
+        ([0.0, 1.0, 0.25, 0.0, 3.0, 1.0], 1.0),
+        ([0.5] * 6, 0.0),
+        ([0.5, 0.5, 0.5, 0.0, 1.0, 1.0], 0.5),
+    ],
+    ids=["all differ", "all alike", "one group is alike"],
+)
+def test_a_step_says_what_share_of_its_samples_teaches_something(
+    rewards: list[float], share: float
+) -> None:
+    settings = preset("grpo")
+    step = PolicyStep(settings, actor=Actor(BigramEngine(), settings, minibatches=1))
+    assert step.run(sample_batch(rewards, GROUPS), step=0).with_advantage == share
+
+
 def test_a_step_says_how_long_it_waited_for_a_reference_elsewhere() -> None:
     settings = preset("grpo", kl_coefficient=0.1)
 
