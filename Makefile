@@ -20,7 +20,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -105,6 +105,9 @@ bench-vllm: $(SMOLLM2) $(STAMP) ## Measure updates of vLLM's weights on this mac
 
 bench-llm: $(SMOLLM2) ## Measure whether SmolLM2 learns the tasks of examples/smollm with vLLM rollouts, ARGS="--tasks first-letter --seeds 1 --no-sync"; into results/
 	.venv-vllm/bin/python -m hack.bench.language_model $(ARGS)
+
+bench-local: $(STAMP) ## Measure what a job on this machine costs a user, by `rollcall local`, ARGS="--rounds 5"; prints JSON, into results/
+	$(BIN)/python -m hack.bench.local_jobs $(ARGS)
 
 chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1), ROLLOUTS=vllm for rollouts on vLLM; prints JSON
 	$(BIN)/python -m hack.soak --rollouts $(ROLLOUTS) --seconds $(SECONDS) --seed $(SEED)

@@ -63,6 +63,11 @@ _VERSION = re.compile(
 def parse(text: str) -> WorkerLogLine | None:
     """A line of the node's file: time, stream, F, and the worker's JSON; None for others."""
     _, _, said = text.partition(" F ")
+    return parse_said(said)
+
+
+def parse_said(said: str) -> WorkerLogLine | None:
+    """A line as the worker writes it: JSON; None for others."""
     if not said.startswith("{"):
         return None
     try:

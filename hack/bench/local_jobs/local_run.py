@@ -1,0 +1,156 @@
+"""A job that a user runs by `rollcall local run`, changed and observed from outside."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import yaml
+
+from hack.bench.local_jobs.process_times import started, tree_cpu_seconds
+from hack.bench.recovery.worker_log import WorkerLogEvent, event, parse_said
+from hack.bench.run_record import ROOT
+from rollcall_cli.cluster import open_cluster
+from rollcall_cli.job_actions import kill, scale
+from rollcall_local.kubelet.marks import containers
+from rollcall_local.kubelet.pod_runner import UID_LETTERS
+from rollcall_local.state_folder import StateFolder
+from rollcall_operator.api.labels import JOB as JOB_LABEL
+from rollcall_operator.api.labels import ROLE, ROLLOUT
+from rollcall_operator.kube.client import KubeClient
+from rollcall_operator.kube.resources import PODS
+
+JOB, POOL = "reverse", "reverse-cpu"
+TRAINER = f"{JOB}-trainer-0"
+END_SECONDS = 90.0
+LOOK_SECONDS = 0.1
+_CHECKPOINTS = "checkpoints"
+
+E = TypeVar("E", bound=WorkerLogEvent)
+T = TypeVar("T")
+
+
+class LocalRun:
+    """`home` is where the run's folder is made. Started by `with`, and ended by leaving it.
+
+    All times are seconds of time.time().
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._home, self._folder = home, StateFolder(home / JOB)
+        self.environment = os.environ | {"ROLLCALL_LOCAL_HOME": str(home)}
+
+    def __enter__(self) -> Self:
+        manifest = self._home / "job.yaml"
+        manifest.write_text(yaml.safe_dump_all(manifests()))
+        words = ["-m", "rollcall_cli.main", "local", "run", str(manifest)]
+        self._log = self._home / "run.log"
+        self.began = time.time()
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, *words], env=self.environment, stdout=log, stderr=log
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.send_signal(signal.SIGINT)
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()  # upon which its processes end
+            self._process.wait()
+
+    def cpu_seconds(self) -> float:
+        """Of all of its processes so far, the API server's, the operator's and those of pods."""
+        return tree_cpu_seconds(self._process.pid)
+
+    def trainers(self) -> set[Path]:
+        """The folders of all pods that the trainer has had."""
+        return set(self._folder.path.glob(f"pods/default/{TRAINER}/*"))
+
+    def logged(self, kind: type[E], *, without: Collection[Path] = ()) -> Iterator[E]:
+        """What the trainer's pods, `without` some, have said."""
+        folders = self.trainers() - set(without)
+        for file in sorted(path for folder in folders for path in folder.glob("trainer.*.log")):
+            for text in file.read_text(errors="replace").splitlines():
+                line = parse_said(text)
+                found = event(line) if line is not None else None
+                if isinstance(found, kind):
+                    yield found
+
+    def until(
+        self,
+        kind: type[E],
+        what: Callable[[E], bool],
+        *,
+        without: Collection[Path] = (),
+        seconds: float = 180.0,
+    ) -> E:
+        """The first of which `what` holds; TimeoutError, or RuntimeError if the run ends."""
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            found = next(filter(what, self.logged(kind, without=without)), None)
+            if found is not None:
+                return found
+            if self._process.poll() is not None:
+                raise RuntimeError(f"rollcall local run has ended:\n{self._log.read_text()}")
+            time.sleep(LOOK_SECONDS)
+        raise TimeoutError(f"not within {seconds:.0f} s:\n{self._log.read_text()[-2000:]}")
+
+    def rollouts(self) -> dict[str, str]:
+        """Names of the rollouts' pods that are not being deleted, by uid."""
+        labels = f"{JOB_LABEL}={JOB},{ROLE}={ROLLOUT}"
+        pods = self._ask(lambda c: c.list(PODS, namespace="default", labels=labels))
+        found = (p["metadata"] for p in pods if "deletionTimestamp" not in p["metadata"])
+        return {metadata["uid"]: metadata["name"] for metadata in found}
+
+    def started(self, uid: str) -> float:
+        """When the first process of a pod's container was started, as far as it still runs."""
+        pids = [pid for pid, name in containers().items() if name.startswith(uid[:UID_LETTERS])]
+        return min(map(started, pids))
+
+    def scale(self, replicas: int) -> None:
+        """As `rollcall local scale`."""
+        self._ask(lambda c: scale(c, namespace="default", pool=POOL, replicas=replicas))
+
+    def kill(self, pod: str) -> float:
+        """As `rollcall local kill`; when it was asked for."""
+        at = time.time()
+        self._ask(lambda c: kill(c, namespace="default", pod=pod))
+        return at
+
+    def _ask(self, question: Callable[[KubeClient], Awaitable[T]]) -> T:
+        async def asked() -> T:
+            async with open_cluster(kubeconfig=str(self._folder.kubeconfig)) as (client, _):
+                return await question(client)
+
+        return asyncio.run(asked())
+
+
+def manifests() -> list[dict[str, Any]]:
+    """The example, which goes on for ever and has a volume for checkpoints."""
+    job = yaml.safe_load((ROOT / "examples" / "reverse.yaml").read_text())
+    job["spec"]["algorithm"]["maxSteps"] = 1_000_000
+    claim = {"persistentVolumeClaim": {"claimName": _CHECKPOINTS}}
+    job["spec"]["trainer"]["checkpoint"] = {"everySteps": 20, "volume": claim}
+    volume = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": _CHECKPOINTS},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+    return [job, volume]

@@ -1,0 +1,52 @@
+"""How trials become figures."""
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hack.bench.local_jobs.local_run import manifests
+from hack.bench.local_jobs.measurements import Trial, figures
+from hack.docs.stored_runs import RUNS, Figure, at, read
+from rollcall_local.manifests import read as read_manifests
+
+
+def round_of(*, imports: float, start: float) -> dict[str, list[Trial]]:
+    return {
+        "imports_at_start": [{"seconds": imports, "cpu_seconds": 2.0}],
+        "start_to_first_step": [{"seconds": start, "cpu_seconds": 9.0}],
+        "steps": [{"a_minute": 300.0, "cpu_seconds_each": 0.1}],
+        "status": [{"seconds": s, "cpu_seconds": 0.4} for s in (0.5, 0.7)],
+        "imports_beside": [{"seconds": 4.0, "cpu_seconds": 3.0}],
+        "scale_up": [{"seconds": 5.0, "starts_apart": 0.1, "cpu_seconds": 4.0}],
+        "kill_of_a_rollout": [{"seconds": s, "cpu_seconds": 0.1} for s in (0.1, 0.3, 0.2)],
+        "kill_of_the_trainer": [{"seconds": 3.0, "cpu_seconds": 2.0}],
+    }
+
+
+ROUNDS = [round_of(imports=2.0, start=6.0), round_of(imports=8.0, start=8.0)]
+
+
+def test_a_figure_is_the_median_of_all_rounds_with_its_extremes() -> None:
+    found = figures(ROUNDS)
+    assert found["start_to_first_step"]["seconds"] == {"median": 7, "min": 6, "max": 8}
+    assert found["kill_of_a_rollout"]["seconds"] == {"median": 0.2, "min": 0.1, "max": 0.3}
+
+
+def test_a_ratio_is_to_the_imports_of_the_same_round() -> None:
+    found = figures(ROUNDS)
+    assert found["start_to_first_step"]["ratio"] == {"median": 2, "min": 1, "max": 3}
+    assert found["scale_up"]["ratio"]["median"] == 1.25
+
+
+@pytest.mark.parametrize("figure", read(RUNS / "local-jobs.json").figures, ids=lambda f: f.name)
+def test_each_figure_of_the_page_is_measured(figure: Figure) -> None:
+    assert all(at(figures(ROUNDS), path) is not None for path in figure.paths)
+
+
+def test_the_measured_job_can_be_run_on_one_machine(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump_all(manifests()))
+    found = read_manifests([file], [], images={}, user=os.getuid())
+    assert [job["spec"]["algorithm"]["maxSteps"] for job in found.jobs] == [1_000_000]
