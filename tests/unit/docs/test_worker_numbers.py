@@ -23,7 +23,7 @@ from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, prompt_rows, row_mix
 from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.tasks.environments import environment_messages
-from rollcall_runtime.train import health
+from rollcall_runtime.train import health, learning_judge
 from rollcall_runtime.train.reference_pods import exchange
 from rollcall_runtime.train.roles import remote_reference
 
@@ -61,6 +61,15 @@ PROMISES = {
     "algorithms.md": [
         f"requests of at most {exchange.REQUEST_POSITIONS} positions",
         {5: "five a rank at most"}[health.KEPT_BATCHES],
+        f"judges the last {learning_judge.WINDOW} steps together",
+        f"at least {learning_judge.CUT_OFF_SHARE * 100:.0f} % of the responses were cut off",
+        f"by more than {({2: 'two'})[learning_judge.BEYOND_CHANCE]} standard errors",
+        f"Mean rewards of {1 - learning_judge.NEAR} and more",
+        f"at most {learning_judge.NEAR * 100:.0f} % below it",
+        (
+            f"is at least {learning_judge.MISMATCH_FLOOR} nats a token, and "
+            f"{learning_judge.GROWN:.0f} times the median of the job's first"
+        ),
     ],
     "environments.md": [
         f"up to {tool_environment.MAX_CALLS} times in a turn",

@@ -160,9 +160,7 @@ class _Leader:
         job = self.environment.job
         history = history_path(self.environment)
         learning = LearningJudge(prompts_tell=job.environment is None and not job.data.from_front)
-        learning.restore(
-            row for row in await asyncio.to_thread(read_history, history) if row.step <= state.step
-        )
+        learning.restore(await asyncio.to_thread(read_history, history), step=state.step)
         tracking = await asyncio.to_thread(
             Tracking, job, history=history, first_step=state.step + 1
         )

@@ -50,10 +50,14 @@ class LearningJudge:
         self._lowest, self._highest = math.inf, -math.inf
         self._first_mismatches: list[float] = []
 
-    def restore(self, history: Iterable[StepRow]) -> None:
-        """Take the steps of an earlier process, whose prompts are not known any more."""
+    def restore(self, history: Iterable[StepRow], *, step: int) -> None:
+        """Take the steps of earlier processes up to `step`, after which training goes on.
+
+        Their prompts are not known any more.
+        """
         for row in history:
-            self.step_ended(row.step, row.figures, ())
+            if row.step <= step:
+                self.step_ended(row.step, row.figures, ())
 
     def step_ended(
         self, number: int, figures: Mapping[str, float], prompts: Iterable[Prompt]

@@ -209,8 +209,10 @@ def test_prompts_of_environments_and_agents_may_be_the_same() -> None:
 
 def test_a_restarted_trainer_judges_as_if_it_had_run_on() -> None:
     steps = [healthy(0.2)] * WINDOW + [alike(1.0)] * 2 * WINDOW
+    made_again = StepRow(len(steps) + 1, 0.0, healthy())
     restored = LearningJudge()
-    restored.restore(StepRow(n, 0.0, figures) for n, figures in enumerate(steps, start=1))
+    history = [StepRow(n, 0.0, figures) for n, figures in enumerate(steps, start=1)]
+    restored.restore([*history, *[made_again] * WINDOW], step=len(steps))
     assert restored.report == judged(steps)[-1]
 
 
