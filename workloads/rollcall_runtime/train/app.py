@@ -159,7 +159,7 @@ class _Leader:
     ) -> None:
         job = self.environment.job
         history = history_path(self.environment)
-        learning = LearningJudge(prompts_tell=job.environment is None and not job.data.from_front)
+        learning = LearningJudge(prompts_differ=job.environment is None and not job.data.from_front)
         learning.restore(await asyncio.to_thread(read_history, history), step=state.step)
         tracking = await asyncio.to_thread(
             Tracking, job, history=history, first_step=state.step + 1

@@ -38,12 +38,12 @@ class LearningJudge:
     """Takes steps in their order. `report` is the newest judgement, None before WINDOW steps.
 
     What it says stays until the steps have said something else WINDOW times in a row, unless it is
-    LEARNING: a lucky sample must not take it back and give it again. `prompts_tell`: whether one
+    LEARNING: a lucky sample must not take it back and give it again. `prompts_differ`: whether one
     prompt for all is a fault; with environments and agents what follows it differs.
     """
 
-    def __init__(self, *, prompts_tell: bool = True) -> None:
-        self._prompts_tell = prompts_tell
+    def __init__(self, *, prompts_differ: bool = True) -> None:
+        self._prompts_differ = prompts_differ
         self.report: LearningReport | None = None
         self._steps: deque[_Step] = deque(maxlen=WINDOW)
         self._otherwise = 0  # steps in a row that do not say what `report` says
@@ -65,7 +65,7 @@ class LearningJudge:
         """Take a step: `figures` as `step_figures` gives them, and the tokens of its prompts."""
         if not all(name in figures for name in REWARDS):
             return
-        different = set(prompts) if self._prompts_tell else set()
+        different = set(prompts) if self._prompts_differ else set()
         self._steps.append(_Step(number, figures, different.pop() if len(different) == 1 else None))
         self._lowest = min(self._lowest, figures["reward/mean"])
         self._highest = max(self._highest, figures["reward/max"])

@@ -6,7 +6,7 @@ from rollcall_runtime.coordinator.persistent_state import CoordinatorState
 from tests.unit.rollcall_runtime.jobs import job_config
 
 
-def test_whether_training_gets_anywhere_is_told_with_its_progress() -> None:
+def test_whether_training_gets_anywhere_is_reported_with_its_progress() -> None:
     reporter = JobReporter(job_config(), {})
     state = CoordinatorState(pod_uid="uid", boot=1)
     assert reporter.snapshot(state, {}, None).progress.learning is None

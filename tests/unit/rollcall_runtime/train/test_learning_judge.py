@@ -52,10 +52,10 @@ def judged(
     steps: Iterable[Mapping[str, float]],
     *,
     prompts: Callable[[int], Iterable[tuple[int, ...]]] = lambda number: [(number,), (0, number)],
-    prompts_tell: bool = True,
+    prompts_differ: bool = True,
 ) -> list[LearningReport | None]:
     """The report after each step."""
-    judge, reports = LearningJudge(prompts_tell=prompts_tell), []
+    judge, reports = LearningJudge(prompts_differ=prompts_differ), []
     for number, figures in enumerate(steps, start=1):
         judge.step_ended(number, figures, prompts(number))
         reports.append(judge.report)
@@ -160,7 +160,7 @@ def test_what_is_not_known_of_every_step_is_not_judged() -> None:
 # --- a mismatch that grows ----------------------------------------------------------------------
 
 
-def test_a_mismatch_that_has_grown_is_told_with_what_it_was() -> None:
+def test_a_mismatch_that_has_grown_is_reported_with_what_it_was() -> None:
     steps = [mismatch(1e-3)] * WINDOW + [mismatch(0.02)] * WINDOW
     report = judged(steps)[-1]
     assert report is not None
@@ -181,7 +181,7 @@ def test_outliers_of_the_mismatch_are_usual() -> None:
     assert states(judged(steps)) == [LearningState.LEARNING]
 
 
-def test_few_steps_with_a_mismatch_do_not_tell() -> None:
+def test_few_steps_with_a_mismatch_prove_nothing() -> None:
     later = [mismatch(1.0) if n % 4 == 0 else healthy() for n in range(WINDOW)]
     assert last(judged([mismatch(1e-3)] * WINDOW + later)) is LearningState.LEARNING
 
@@ -200,7 +200,7 @@ def test_one_prompt_a_step_is_usual_if_it_is_another_one_each_time() -> None:
 
 
 def test_prompts_of_environments_and_agents_may_be_the_same() -> None:
-    reports = judged([healthy()] * WINDOW, prompts=lambda _: ONE_PROMPT, prompts_tell=False)
+    reports = judged([healthy()] * WINDOW, prompts=lambda _: ONE_PROMPT, prompts_differ=False)
     assert last(reports) is LearningState.LEARNING
 
 

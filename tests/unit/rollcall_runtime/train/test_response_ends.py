@@ -45,7 +45,7 @@ def test_without_a_limit_in_the_spec_whatever_does_not_end_by_itself_is_cut_off(
     assert not cut_off(5, EOS)
 
 
-def test_a_string_to_stop_at_and_no_known_limit_do_not_tell() -> None:
+def test_a_string_to_stop_at_without_a_known_limit_shows_nothing() -> None:
     assert ends(stop=("\n",)) is None
 
 
