@@ -63,7 +63,7 @@ PROMISES = {
         {5: "five a rank at most"}[health.KEPT_BATCHES],
         f"judges the last {learning_judge.WINDOW} steps together",
         f"at least {learning_judge.CUT_OFF_SHARE * 100:.0f} % of the responses were cut off",
-        f"by more than {({2: 'two'})[learning_judge.BEYOND_CHANCE]} standard errors",
+        f"by more than {({2.0: 'two'})[learning_judge.BEYOND_CHANCE]} standard errors",
         f"Mean rewards of {1 - learning_judge.NEAR} and more",
         f"at most {learning_judge.NEAR * 100:.0f} % below it",
         (

@@ -111,8 +111,10 @@ class LearningJudge:
     @property
     def _near_highest(self) -> bool:
         """Whether rewards are what they were at best, and were lower once."""
+        if math.isclose(self._lowest, self._highest, abs_tol=1e-9):
+            return False  # a mean of equal numbers may be another one by rounding
         near = self._highest - NEAR * (self._highest - self._lowest)
-        return self._lowest < self._highest and statistics.fmean(self._means) >= near
+        return statistics.fmean(self._means) >= near
 
     @property
     def _solved(self) -> bool:

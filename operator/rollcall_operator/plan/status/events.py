@@ -67,11 +67,10 @@ def _learning_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterat
     """
     before = reason_of(old.conditions, JobCondition.LEARNING)
     now = reason_of(new.conditions, JobCondition.LEARNING)
-    if now == before or now in PROBLEM_REASONS or (now == Reason.LEARNING and not before):
+    if now in {before, *PROBLEM_REASONS} or (now == Reason.LEARNING and not before):
         return
-    ended = next((c for c in new.conditions if c.type == JobCondition.LEARNING), None)
-    if ended is not None:
-        yield PlannedEvent.about(job, "Normal", Reason(now), ended.message)
+    condition = next(c for c in new.conditions if c.type == JobCondition.LEARNING)
+    yield PlannedEvent.about(job, "Normal", Reason(now), condition.message)
 
 
 def _epoch_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[PlannedEvent]:

@@ -85,6 +85,11 @@ def test_samples_that_are_alike_in_every_step_teach_nothing() -> None:
     assert report == LearningReport(LearningState.REWARDS_ALIKE, 1, WINDOW, low=0.25, high=0.25)
 
 
+def test_a_constant_reward_has_not_converged_because_its_mean_was_rounded() -> None:
+    rounded = alike(0.1) | {"reward/mean": math.nextafter(0.1, 0)}
+    assert last(judged([rounded, *[alike(0.1)] * WINDOW])) is LearningState.REWARDS_ALIKE
+
+
 def test_one_sample_with_an_advantage_is_something_to_learn_from() -> None:
     steps = [alike(0.0)] * (WINDOW - 1) + [step(0.01, low=0.0, high=1.0, advantage=0.02)]
     assert last(judged(steps)) is LearningState.LEARNING
