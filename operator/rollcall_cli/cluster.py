@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
 
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """The options that name a cluster and a namespace."""
-    parser.add_argument("-n", "--namespace", help="namespace (that of the kubeconfig's context)")
-    parser.add_argument("--kubeconfig", help="kubeconfig file (KUBECONFIG, then ~/.kube/config)")
-    parser.add_argument("--context", help="context of the kubeconfig (its current one)")
-
-
 def chosen_cluster(
     options: argparse.Namespace,
 ) -> AbstractAsyncContextManager[tuple[KubeClient, str]]:

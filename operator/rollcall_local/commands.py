@@ -7,26 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from rollcall_cli import main as cluster_commands
-from rollcall_local import examples, runs
-from rollcall_local.kubelet.addresses import NoAddressError
-from rollcall_local.manifests import ManifestError
-from rollcall_local.state_folder import StateFolderError
+from rollcall_local import examples
+from rollcall_local.errors import LocalError
 
 _EXIT_REFUSED = 1
-_REFUSALS = (
-    ManifestError,
-    StateFolderError,
-    NoAddressError,
-    examples.NoSuchExampleError,
-    runs.NoSuchRunError,
-    OSError,
-    ValueError,
-)
-"""What is said in a sentence, without a traceback."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.start(options))
     except KeyboardInterrupt:
         return 130
-    except _REFUSALS as error:
+    except (LocalError, OSError, ValueError) as error:
         print(f"rollcall local: {error}", file=sys.stderr)
         return _EXIT_REFUSED
 
@@ -116,10 +101,15 @@ def _image(text: str) -> tuple[str, Path]:
 
 
 def _list(options: argparse.Namespace) -> int:
+    from rollcall_local import runs  # noqa: PLC0415 - `run` has no need of it
+
     rows = [runs.summary(folder) for folder in runs.all_runs()]
     if options.output == "json":
         print(json.dumps(rows, indent=2))
         return 0
+    from rich.console import Console  # noqa: PLC0415 - JSON needs no terminal
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table("run", "process", "jobs", "folder", box=None, pad_edge=False)
     for row in rows:
         table.add_row(*(str(value) for value in row.values()))
@@ -129,13 +119,14 @@ def _list(options: argparse.Namespace) -> int:
 
 def _ask(options: argparse.Namespace) -> int:
     """Carry out a word of `rollcall` at the API server of a run."""
-    folder = runs.chosen(options.local_run, getattr(options, "job", ""))
-    carry_out = options.run
+    from rollcall_cli.answers import answer, outcome  # noqa: PLC0415 - `run` has no need of them
+    from rollcall_local import runs  # noqa: PLC0415
 
-    async def at_the_run(options: argparse.Namespace) -> int:
+    folder = runs.chosen(options.local_run, getattr(options, "job", ""))
+
+    async def at_the_run() -> int:
         async with runs.opened(folder) as kubeconfig:
             options.kubeconfig = str(kubeconfig)
-            return int(await carry_out(options))
+            return await answer(options)
 
-    options.run = at_the_run
-    return cluster_commands.answer(options)
+    return outcome(at_the_run())

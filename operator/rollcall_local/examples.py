@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+from rollcall_local.errors import LocalError
+
 _PLACE = Path(__file__).parents[2] / "examples"
 
 
-class NoSuchExampleError(Exception):
+class NoSuchExampleError(LocalError):
     """There is no file and no example of that name; the message lists the examples."""
 
 

@@ -10,6 +10,7 @@ import yaml
 from rollcall_local.api_server.admission import admit
 from rollcall_local.api_server.errors import InvalidError
 from rollcall_local.api_server.kinds import CLAIMS
+from rollcall_local.errors import LocalError
 from rollcall_local.kubelet.supported import refusals
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
@@ -35,7 +36,7 @@ _FIRST = ("ConfigMap", "Secret", "PersistentVolumeClaim", "ServiceAccount", "RLJ
 _KUSTOMIZATIONS = ("kustomization.yaml", "kustomization.yml", "Kustomization")
 
 
-class ManifestError(Exception):
+class ManifestError(LocalError):
     """The manifests cannot run here; one line for each reason."""
 
 

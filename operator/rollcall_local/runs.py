@@ -5,17 +5,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from rollcall_local.api_server.admission import admit
-from rollcall_local.api_server.folder import ObjectFolder
-from rollcall_local.api_server.service_tokens import ServiceTokens
-from rollcall_local.api_server.store import ObjectStore
-from rollcall_local.controllers.manager import ControllerManager
-from rollcall_local.served_store import served
+from rollcall_local.errors import LocalError
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import RL_JOBS
 
 
-class NoSuchRunError(Exception):
+class NoSuchRunError(LocalError):
     """No run is named so, or several could be meant; the message lists them."""
 
 
@@ -46,19 +41,16 @@ async def opened(folder: StateFolder) -> AsyncIterator[Path]:
     if folder.holder() is not None:
         yield folder.kubeconfig
         return
-    folder.hold()
-    try:
-        kept = ObjectFolder(folder.objects)
-        store = ObjectStore(admit=admit, changed=kept.changed, entries=kept.load())
-        async with served(folder, store, ServiceTokens(folder.key)):
-            yield folder.kubeconfig
-            ControllerManager(store).collect_garbage()
-    finally:
-        folder.release()
+    from rollcall_local.ended_run import opened_again  # noqa: PLC0415 - the others need less
+
+    async with opened_again(folder):
+        yield folder.kubeconfig
 
 
 def summary(folder: StateFolder) -> dict[str, Any]:
     """A row for each run: its name, whether it goes on, and its jobs."""
+    from rollcall_local.api_server.folder import ObjectFolder  # noqa: PLC0415 - `status` needs less
+
     entries = ObjectFolder(folder.objects).load()
     jobs = [e.object for key, e in entries.items() if key.plural == RL_JOBS.plural]
     phases = [(job.get("status") or {}).get("phase", "Pending") for job in jobs]

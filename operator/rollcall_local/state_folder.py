@@ -9,11 +9,13 @@ from pathlib import Path
 
 import yaml
 
+from rollcall_local.errors import LocalError
+
 FORMAT = 1
 _HOME = "ROLLCALL_LOCAL_HOME"
 
 
-class StateFolderError(Exception):
+class StateFolderError(LocalError):
     """The folder cannot be used; the message says why, and what to do."""
 
 

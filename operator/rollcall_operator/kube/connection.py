@@ -11,7 +11,20 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-from kubernetes.aio import client, config
+
+from rollcall_operator.kube.lazy_package import run_init_lazily
+
+# Half of a second of imports that are not needed: the blocking client, pools of threads, informers.
+run_init_lazily("kubernetes")
+run_init_lazily("kubernetes.aio")
+
+from kubernetes.aio.client.api_client import ApiClient  # noqa: E402
+from kubernetes.aio.client.configuration import Configuration  # noqa: E402
+from kubernetes.aio.config import (  # noqa: E402
+    ConfigException,
+    load_incluster_config,
+    load_kube_config,
+)
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +110,15 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
     """
     if kubeconfig is not None and not Path(kubeconfig).exists():  # noqa: ASYNC240 - at the start
         raise ConfigurationError(f"kubeconfig file {kubeconfig} does not exist")
-    settings: Any = client.Configuration()
+    settings: Any = Configuration()
     in_cluster = kubeconfig is None and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
 
     async def load() -> str:
         if in_cluster:
-            into: Any = config.load_incluster_config
+            into: Any = load_incluster_config
             into(client_configuration=settings)
             return _pod_namespace()
-        read: Any = config.load_kube_config
+        read: Any = load_kube_config
         loaded = await read(
             config_file=kubeconfig,
             context=context,
@@ -123,8 +136,8 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
         settings.proxy = settings.proxy or proxy_of_environment(settings.host)
         # Otherwise aiohttp looks for a proxy and into ~/.netrc in a thread for each request.
         settings.client_session_kwargs = {"trust_env": False}
-        api = client.ApiClient(settings)
-    except (config.ConfigException, OSError, ValueError, KeyError, TypeError) as error:
+        api = ApiClient(settings)
+    except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         where = "the pod's service account" if in_cluster else (kubeconfig or "KUBECONFIG")
         raise ConfigurationError(f"cannot use {where}: {error}") from error
     log.info("API server %s (%s)", settings.host, "in cluster" if in_cluster else "kubeconfig")

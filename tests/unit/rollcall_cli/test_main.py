@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollcall_cli import job_actions, job_logs, live
+from rollcall_cli import answers, job_actions, job_logs, live
 from rollcall_cli import main as command
 from rollcall_cli.job_logs import LogLine
 from rollcall_cli.job_record import NoSuchJobError
@@ -48,16 +48,16 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     async def print_lines(*_: Any, **__: Any) -> None:
         print(json.dumps({"name": "reverse"}))
 
-    monkeypatch.setattr(command, "chosen_cluster", opened)
+    monkeypatch.setattr(answers, "chosen_cluster", opened)
 
     async def read_description(*_: Any, **__: Any) -> dict[str, Any]:
         return {"name": "reverse"}
 
     for name in ("set_suspended", "drain", "kill", "scale", "delete"):
         monkeypatch.setattr(job_actions, name, change)
-    monkeypatch.setattr(command, "read_description", read_description)
-    monkeypatch.setattr(command, "read_job", read_job)
-    monkeypatch.setattr(command, "read_summary", read_summary)
+    monkeypatch.setattr(answers, "read_description", read_description)
+    monkeypatch.setattr(answers, "read_job", read_job)
+    monkeypatch.setattr(answers, "read_summary", read_summary)
     monkeypatch.setattr(job_logs, "read_logs", read_logs)
     monkeypatch.setattr(live, "print_lines", print_lines)
 
@@ -74,7 +74,7 @@ def test_each_command_answers_in_json(name: str, capsys: pytest.CaptureFixture[s
 
 def test_there_is_no_other_command() -> None:
     (commands,) = (a for a in command.parser()._actions if a.dest == "==SUPPRESS==" or a.choices)
-    assert set(commands.choices or ()) == {*COMMANDS, "local"}
+    assert set(commands.choices or ()) == {*COMMANDS}
 
 
 def test_a_report_is_written_where_it_is_asked_for_and_its_path_is_printed(
