@@ -12,9 +12,6 @@ from rollcall_local.api_server.errors import InvalidError
 from rollcall_local.api_server.kinds import CLAIMS
 from rollcall_local.errors import LocalError
 from rollcall_local.kubelet.supported import refusals
-from rollcall_operator.api import labels
-from rollcall_operator.api.rljob import RLJobSpec
-from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
     RL_JOBS,
@@ -23,7 +20,12 @@ from rollcall_operator.kube.resources import (
     SERVICE_ACCOUNTS,
     Resource,
 )
-from rollcall_operator.plan.validate import job_errors, parse, template_errors
+from rollcall_operator.plan.manifest_check import (
+    KINDS,
+    CheckedManifest,
+    check_manifest,
+    pool_errors,
+)
 
 Object = dict[str, Any]
 
@@ -66,11 +68,14 @@ def read(
     documents = [each for file in files for each in _documents(file)]
     documents += [each for folder in folders for each in _kustomized(folder)]
     mistakes = [error for where, body in documents for error in _mistakes(where, body)]
-    if not mistakes:
-        placed = [_placed(body) for _, body in documents]
-        mistakes = [error for body in placed for error in _refusals(body, images, user)]
-        if not mistakes and not any(body["kind"] == RL_JOBS.kind for body in placed):
-            mistakes = ["no RLJob is given"]
+    if mistakes:
+        raise ManifestError("\n".join(mistakes))
+    placed = [_placed(body) for _, body in documents]
+    checked = [check_manifest(body) for body in placed if body["kind"] in KINDS]
+    mistakes = [error for body in placed for error in _shape_errors(body)]
+    mistakes += [error for each in checked for error in _refusals(each, checked, images, user)]
+    if not mistakes and not any(body["kind"] == RL_JOBS.kind for body in placed):
+        mistakes = ["no RLJob is given"]
     if mistakes:
         raise ManifestError("\n".join(mistakes))
     return Manifests(tuple(sorted(placed, key=lambda body: _FIRST.index(body["kind"]))))
@@ -105,35 +110,33 @@ def _placed(body: Object) -> Object:
     return placed
 
 
-def _refusals(body: Object, images: Mapping[str, Path], user: int) -> Iterator[str]:
-    kind, name = body["kind"], body["metadata"]["name"]
-    if kind not in {RL_JOBS.kind, ROLLOUT_POOLS.kind}:
-        return
-    try:
-        spec = admit(_KNOWN[kind], body, None)["spec"]
-    except InvalidError as error:
-        yield str(error)
-        return
-    for problem in _own_errors(kind, spec):
-        yield f"{kind} {name}: {problem}"
-    for path, template in _templates(kind, spec):
-        for problem in refusals(template, path, images=images, user=user):
-            yield f"{kind} {name}: {problem}"
+def _shape_errors(body: Object) -> Iterator[str]:
+    """Of what belongs to a job."""
+    if body["kind"] not in KINDS:
+        try:
+            admit(_KNOWN[body["kind"]], body, None)
+        except InvalidError as error:
+            yield str(error)
 
 
-def _own_errors(kind: str, spec: Object) -> Iterator[str]:
-    """What the operator would say in the condition Validated."""
-    if kind == RL_JOBS.kind:
-        job, _ = parse(RLJobSpec, spec, "spec")
-        if job is not None:
-            yield from job_errors(job)
-        return
-    pool, _ = parse(RolloutPoolSpec, spec, "spec")
-    if pool is not None:
-        yield from template_errors(pool.template, labels.ROLLOUT, "spec.template")
+def _refusals(
+    checked: CheckedManifest,
+    others: list[CheckedManifest],
+    images: Mapping[str, Path],
+    user: int,
+) -> Iterator[str]:
+    body = checked.body
+    kind = body["kind"]
+    problems = list(checked.errors)
+    if checked.spec is not None:
+        problems += pool_errors(checked, others)
+        for path, template in templates(kind, body["spec"]):
+            problems += refusals(template, path, images=images, user=user)
+    for problem in problems:
+        yield f"{kind} {body['metadata']['name']}: {problem}"
 
 
-def _templates(kind: str, spec: Object) -> Iterator[tuple[str, Object]]:
+def templates(kind: str, spec: Object) -> Iterator[tuple[str, Object]]:
     """Every pod template, with its path."""
     if kind == ROLLOUT_POOLS.kind:
         yield "spec.template", spec["template"]

@@ -1,25 +1,22 @@
 """The children that manifests would get, without a cluster."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import yaml
 
 from rollcall_operator.api import labels, yaml_text
-from rollcall_operator.api.rljob import JOB_RULES, RLJobSpec
-from rollcall_operator.api.rolloutpool import POOL_RULES, RolloutPoolSpec
-from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.plan.job import make_plan
+from rollcall_operator.plan.manifest_check import (
+    KINDS,
+    CheckedManifest,
+    check_manifest,
+    pool_errors,
+)
 from rollcall_operator.plan.model import Manifest, ObservedJob
-from rollcall_operator.plan.validate import job_errors, parse, template_errors
 
 _UID = "00000000-0000-0000-0000-{:012d}"
 """Stands in for the uids that the API server gives."""
-_KINDS: dict[str, tuple[type[Model], tuple[Rule, ...]]] = {
-    "RLJob": (RLJobSpec, JOB_RULES),
-    "RolloutPool": (RolloutPoolSpec, POOL_RULES),
-}
 
 
 class InvalidManifestError(ValueError):
@@ -34,19 +31,17 @@ def children(text: str, *, namespace: str) -> str:
     settings of the operator. Raises InvalidManifestError.
     """
     jobs, pools = _read(text, namespace)
+    return yaml_text.dump(*children_of(jobs, pools))
+
+
+def children_of(jobs: Iterable[Manifest], pools: Iterable[Manifest]) -> list[Manifest]:
+    """Everything that checked RLJobs, with defaults and a namespace, and their pools would get."""
+    known = [_created(pool, 200 + number) for number, pool in enumerate(pools)]
     documents: list[Manifest] = []
-    for job in jobs:
-        mine = [pool for pool in pools if _place(pool) == _place(job)]
-        documents += _of_job(job, mine)
-    known = {_place(job) for job in jobs}
-    for pool in pools:
-        if _place(pool) not in known:
-            name = pool["spec"]["jobRef"]["name"]
-            raise InvalidManifestError(
-                f"RolloutPool {pool['metadata']['name']}: spec.jobRef.name: no RLJob {name!r} in "
-                "this file; give both in one file"
-            )
-    return yaml_text.dump(*documents)
+    for number, job in enumerate(jobs, start=1):
+        mine = [pool for pool in known if _place(pool) == _place(job)]
+        documents += _of_job(_created(job, number), mine)
+    return documents
 
 
 def _of_job(job: Manifest, pools: list[Manifest]) -> list[Manifest]:
@@ -104,21 +99,30 @@ def _read(text: str, namespace: str) -> tuple[list[Manifest], list[Manifest]]:
         raise InvalidManifestError(f"not YAML: {error}") from error
     if not documents:
         raise InvalidManifestError("no manifest found; give an RLJob")
-    found: dict[str, list[Manifest]] = {"RLJob": [], "RolloutPool": []}
+    checked: list[tuple[str, CheckedManifest]] = []
     mistakes: list[str] = []
     for number, document in enumerate(documents, start=1):
-        errors = list(_errors(document))
-        if errors:
-            mistakes += [f"{_title(document, number)}: {error}" for error in errors]
-            continue
-        model, _ = _KINDS[document["kind"]]
-        spec = model.model_validate(document["spec"]).model_dump(by_alias=True, exclude_none=True)
-        metadata = {"namespace": namespace, **document["metadata"]}
-        metadata |= {"uid": _UID.format(number), "generation": 1, "resourceVersion": "1"}
-        found[document["kind"]].append({**document, "metadata": metadata, "spec": spec})
+        title, errors = _title(document, number), list(_errors(document))
+        if not errors:
+            metadata = {"namespace": namespace, **document["metadata"]}
+            found = check_manifest({**document, "metadata": metadata})
+            errors += found.errors
+            checked.append((title, found))
+        mistakes += [f"{title}: {error}" for error in errors]
+    if not mistakes:
+        everything = [found for _, found in checked]
+        mistakes = [
+            f"{title}: {error}"
+            for title, found in checked
+            for error in pool_errors(found, everything)
+        ]
     if mistakes:
         raise InvalidManifestError("\n".join(mistakes))
-    return found["RLJob"], found["RolloutPool"]
+    bodies = [found.body for _, found in checked]
+    return (
+        [body for body in bodies if body["kind"] == "RLJob"],
+        [body for body in bodies if body["kind"] == "RolloutPool"],
+    )
 
 
 def _title(document: Any, number: int) -> str:
@@ -130,7 +134,7 @@ def _title(document: Any, number: int) -> str:
 
 
 def _errors(document: Any) -> Iterator[str]:
-    if not isinstance(document, dict) or document.get("kind") not in _KINDS:
+    if not isinstance(document, dict) or document.get("kind") not in KINDS:
         yield "kind: must be RLJob or RolloutPool"
         return
     if document.get("apiVersion") != labels.API_VERSION:
@@ -139,22 +143,3 @@ def _errors(document: Any) -> Iterator[str]:
     metadata = document.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
         yield "metadata.name: is required; add it"
-        return
-    model, rules = _KINDS[document["kind"]]
-    for rule in rules:
-        if rule.holds is not None and not rule.holds(metadata["name"]):
-            yield rule.message
-    if "spec" not in document:
-        yield "spec: is required; add it"
-        return
-    try:
-        json.dumps(document["spec"])
-    except TypeError as error:
-        yield f"spec: {error}; write dates and the like in quotes"
-        return
-    spec, errors = parse(model, document["spec"], "spec")
-    yield from errors
-    if isinstance(spec, RLJobSpec):
-        yield from job_errors(spec)
-    elif isinstance(spec, RolloutPoolSpec):
-        yield from template_errors(spec.template, labels.ROLLOUT, "spec.template")
