@@ -4,12 +4,11 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from rollcall_cli import main as cluster_commands
-from rollcall_local import examples
 from rollcall_local.errors import LocalError
+from rollcall_local.manifest_options import add_manifest_options, given_images, given_manifests
 
 _EXIT_REFUSED = 1
 
@@ -47,28 +46,7 @@ def _add_run(commands: Any) -> None:
         "and keeps all, and the same command goes on from the last checkpoint"
     )
     run = commands.add_parser("run", help=text, description=text)
-    run.add_argument(
-        "what",
-        nargs="*",
-        metavar="FILE",
-        help=f"manifests, or the name of an example: {', '.join(examples.names())}",
-    )
-    run.add_argument(
-        "-k",
-        "--kustomize",
-        action="append",
-        default=[],
-        type=Path,
-        metavar="DIR",
-        help="folder with a kustomization of resources and generators; may be repeated",
-    )
-    run.add_argument(
-        "--image",
-        action="append",
-        default=[],
-        metavar="NAME=VENV",
-        help="the virtual environment that stands for an image (default: this one for each)",
-    )
+    add_manifest_options(run)
     run.add_argument("--name", default="", help="of the run (default: that of its first RLJob)")
     run.set_defaults(start=_run)
 
@@ -83,21 +61,11 @@ def _place(command: argparse.ArgumentParser) -> None:
 def _run(options: argparse.Namespace) -> int:
     from rollcall_local.run import RunOptions, run  # noqa: PLC0415 - the others need less
 
-    files: list[Path] = []
-    folders: list[Path] = list(options.kustomize)
-    for what in options.what:
-        path = Path(what) if Path(what).is_file() else examples.find(what)
-        (folders if path.is_dir() else files).append(path)
-    images = dict(_image(text) for text in options.image)
-    chosen = RunOptions(files=files, folders=folders, images=images, name=options.name)
+    files, folders = given_manifests(options)
+    chosen = RunOptions(
+        files=files, folders=folders, images=given_images(options), name=options.name
+    )
     return run(chosen, say=lambda line: print(line, flush=True))
-
-
-def _image(text: str) -> tuple[str, Path]:
-    name, equals, folder = text.rpartition("=")
-    if not equals or not name:
-        raise ValueError(f"--image {text}: give NAME=VENV")
-    return name, Path(folder).absolute()
 
 
 def _list(options: argparse.Namespace) -> int:

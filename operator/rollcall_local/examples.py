@@ -1,10 +1,11 @@
-"""The examples of a clone, by name."""
+"""The examples, by name: those of a clone, or of the package that is installed."""
 
 from pathlib import Path
 
 from rollcall_local.errors import LocalError
 
-_PLACE = Path(__file__).parents[2] / "examples"
+_CLONE, _PACKAGE = Path(__file__).parents[2] / "examples", Path(__file__).with_name("example_files")
+_PLACE = _PACKAGE if _PACKAGE.is_dir() else _CLONE
 
 
 class NoSuchExampleError(LocalError):
@@ -17,8 +18,8 @@ def find(name: str) -> Path:
         if path.is_file() or (path / "kustomization.yaml").is_file():
             return path
     raise NoSuchExampleError(
-        f"{name}: there is no such file, and no such example; those of a clone are "
-        f"{', '.join(names()) or 'not here'}"
+        f"{name}: there is no such file, and no such example; there are "
+        f"{', '.join(names()) or 'none in this installation'}"
     )
 
 

@@ -39,7 +39,7 @@ class RunOptions:
     Attributes:
         files: manifests.
         folders: folders with a kustomization.
-        images: environments by image name.
+        images: environments (their Python) by image name.
         name: of the run; empty takes that of its first job.
     """
 
@@ -54,13 +54,12 @@ def run(options: RunOptions, *, say: Say) -> int:
 
     Raises ManifestError, StateFolderError, NoAddressError, OSError.
     """
-    pythons = {image: folder / "bin" / "python" for image, folder in options.images.items()}
-    manifests = read(options.files, options.folders, images=pythons, user=os.getuid())
+    manifests = read(options.files, options.folders, images=options.images, user=os.getuid())
     folder = StateFolder(home() / (options.name or manifests.jobs[0]["metadata"]["name"]))
     folder.hold()
     logging.basicConfig(filename=folder.path / "local.log", level=logging.INFO)
     _end_leftovers(folder, say)
-    return asyncio.run(_Run(folder, manifests, pythons, say).run())
+    return asyncio.run(_Run(folder, manifests, options.images, say).run())
 
 
 class _Run:

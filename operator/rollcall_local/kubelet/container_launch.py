@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_local.api_server.errors import ApiStatusError
-from rollcall_local.kubelet import host_names, pod_environment
+from rollcall_local.kubelet import pod_environment
 from rollcall_local.kubelet.container_runtime import CANNOT_EXECUTE
 from rollcall_local.kubelet.node import Node
 from rollcall_local.kubelet.pod_environment import UnsupportedValueError
@@ -23,8 +23,6 @@ from rollcall_protocol import pod_contract
 log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
-
-_SITE = Path(__file__).parent / "site"
 
 
 class BadConfigError(CannotStartError):
@@ -111,7 +109,13 @@ class ContainerLauncher:
         if not argv:
             name = container["name"]
             raise BadConfigError(f"container {name}: command: is required; no image has one here")
-        environment = self._environment(container, own, mounts)
+        environment = pod_environment.environment(
+            own,
+            mounts,
+            python=self._node.python_of(container),
+            hosts_file=self._node.hosts_file,
+            gpus=self._node.machine.gpus_of(self._uid),
+        )
         environment[pod_contract.EXIT_MESSAGE] = str(message)
         folder = container.get("workingDir") or str(self._folder)
         return Launch(
@@ -126,23 +130,3 @@ class ContainerLauncher:
     def _content(self, kind: str, name: str) -> dict[str, str]:
         content = self._node.read(self._namespace, kind, name)
         return {key: value.decode(errors="replace") for key, value in content.items()}
-
-    def _environment(
-        self, container: Object, own: Mapping[str, str], mounts: Mapping[str, Path]
-    ) -> dict[str, str]:
-        values = pod_environment.inherited()
-        for name, value in own.items():
-            values[name] = pod_environment.with_folders(value, mounts)
-        programs = self._node.python_of(container).parent
-        values["PATH"] = f"{programs}{os.pathsep}{values.get('PATH', os.defpath)}"
-        # Its own modules come before those that this process was started with.
-        modules = (str(_SITE), values.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
-        values["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, modules)))
-        values[pod_contract.LOCAL] = "1"
-        values[host_names.HOSTS] = str(self._node.hosts_file)
-        temporary = mounts.get("/tmp")  # noqa: S108 - the path of the mount
-        if temporary is not None:
-            values.setdefault("TMPDIR", str(temporary))
-        gpus = self._node.machine.gpus_of(self._uid)
-        values.setdefault("CUDA_VISIBLE_DEVICES", ",".join(gpus))
-        return values

@@ -9,17 +9,20 @@ https://kubernetes.io/docs/tasks/inject-data-application/define-interdependent-e
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rollcall_local.api_server.errors import MissingObjectError
+from rollcall_local.kubelet import host_names
+from rollcall_protocol import pod_contract
 
 Object = dict[str, Any]
 ReadContent = Callable[[str, str], Mapping[str, str]]
 """Takes ConfigMap or Secret, and a name; returns its data. MissingObjectError."""
 
 SHARED = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - paths of the machine, which stay
+_SITE = Path(__file__).parent / "site"
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _INHERITED_PREFIXES = ("LC_", "HF_", "NVIDIA_")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
@@ -30,6 +33,35 @@ _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 class UnsupportedValueError(ValueError):
     """A variable comes from a source that is not supported here; the message names it."""
+
+
+def environment(
+    own: Mapping[str, str],
+    mounts: Mapping[str, Path],
+    *,
+    python: Path,
+    hosts_file: Path,
+    gpus: Sequence[str],
+) -> dict[str, str]:
+    """All variables of a container: its `own`, and what it needs of this machine.
+
+    `python` is that of its environment, `hosts_file` has the addresses of pods, and `gpus` are
+    those that it was given.
+    """
+    values = inherited()
+    for name, value in own.items():
+        values[name] = with_folders(value, mounts)
+    values["PATH"] = f"{python.parent}{os.pathsep}{values.get('PATH', os.defpath)}"
+    # Its own modules come before those that this process was started with.
+    modules = (str(_SITE), values.get("PYTHONPATH"), os.environ.get("PYTHONPATH"))
+    values["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, modules)))
+    values[pod_contract.LOCAL] = "1"
+    values[host_names.HOSTS] = str(hosts_file)
+    temporary = mounts.get("/tmp")  # noqa: S108 - the path of the mount
+    if temporary is not None:
+        values.setdefault("TMPDIR", str(temporary))
+    values.setdefault("CUDA_VISIBLE_DEVICES", ",".join(gpus))
+    return values
 
 
 def inherited() -> dict[str, str]:

@@ -30,7 +30,8 @@ KINDS = tuple(_KINDS)
 class CheckedManifest:
     """An object with the API server's defaults in its spec, or as it was if that cannot be read.
 
-    Its metadata has a namespace. `errors` have a line for each mistake: `field: what is wrong; what to do`.
+    `errors` have a line for each mistake, `field: what is wrong; what to do`. The metadata has a
+    namespace.
     """
 
     body: Manifest

@@ -101,7 +101,7 @@ def test_a_file_that_is_not_there_is_taken_for_an_example(
 ) -> None:
     assert main(["run", "revers.yaml"]) == 1
     text = capsys.readouterr().err
-    assert "revers.yaml: there is no such file, and no such example; those of a clone are " in text
+    assert "revers.yaml: there is no such file, and no such example; there are " in text
     assert "reverse" in text
 
 

@@ -126,8 +126,8 @@ class FrontEnvironment:
 def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
     """A rollout's environment; SpecError names what is missing or does not parse."""
     return RolloutEnvironment(
-        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
-        pool=_read_json(PoolConfig, variables, pod_contract.POOL_CONFIG),
+        job=read_config(JobConfig, variables, pod_contract.CONFIG),
+        pool=read_config(PoolConfig, variables, pod_contract.POOL_CONFIG),
         pod=_pod(variables),
         coordinator=_required(variables, pod_contract.COORDINATOR),
         token=_token(variables, pod_contract.TOKEN_FILE),
@@ -138,7 +138,7 @@ def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
 
 def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
     """A trainer rank's environment; SpecError names what is missing or does not parse."""
-    job = _read_json(JobConfig, variables, pod_contract.CONFIG)
+    job = read_config(JobConfig, variables, pod_contract.CONFIG)
     pod = _pod(variables)
     local_rank = _local_rank(variables, job.trainer_processes)
     ordinal = _ordinal(pod.name, job.trainer_replicas)
@@ -161,10 +161,10 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
 
 def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
     """A reference pod's environment; SpecError names what is missing or does not parse."""
-    job = _read_json(JobConfig, variables, pod_contract.CONFIG)
+    job = read_config(JobConfig, variables, pod_contract.CONFIG)
     return ReferenceEnvironment(
         job=job,
-        pods=_read_json(ReferencePodConfig, variables, pod_contract.REFERENCE_CONFIG),
+        pods=read_config(ReferencePodConfig, variables, pod_contract.REFERENCE_CONFIG),
         pod=_pod(variables),
         trust=_trust(variables),
         certificate=_certificate(variables, job),
@@ -173,7 +173,7 @@ def read_reference(variables: Mapping[str, str]) -> ReferenceEnvironment:
 
 def read_front(variables: Mapping[str, str]) -> FrontEnvironment:
     """The environment of a pod of the front; SpecError names what is missing or does not parse."""
-    front = _read_json(FrontConfig, variables, pod_contract.FRONT_CONFIG)
+    front = read_config(FrontConfig, variables, pod_contract.FRONT_CONFIG)
     keys = None
     if not front.without_keys:
         keys = _folder(variables, pod_contract.API_KEYS_DIR) / pod_contract.API_KEYS_FILE
@@ -181,7 +181,7 @@ def read_front(variables: Mapping[str, str]) -> FrontEnvironment:
     if variables.get(pod_contract.TLS_DIR):
         certificate = ServerCertificate(_folder(variables, pod_contract.TLS_DIR)).context
     return FrontEnvironment(
-        job=_read_json(JobConfig, variables, pod_contract.CONFIG),
+        job=read_config(JobConfig, variables, pod_contract.CONFIG),
         front=front,
         pod=_pod(variables),
         coordinator=_required(variables, pod_contract.COORDINATOR),
@@ -212,7 +212,8 @@ def _required(variables: Mapping[str, str], name: str) -> str:
     return value
 
 
-def _read_json(cls: type[T], variables: Mapping[str, str], name: str) -> T:
+def read_config(cls: type[T], variables: Mapping[str, str], name: str) -> T:
+    """The configuration that a variable holds as JSON; SpecError."""
     try:
         return decode(cls, json.loads(_required(variables, name)))
     except (CodecError, json.JSONDecodeError) as error:

@@ -1,0 +1,240 @@
+"""Looks, in a worker's container, at all that a job needs there, without starting the job.
+
+`rollcall check` runs `python -m rollcall_runtime.train.job_check ROLE` in the environment of a
+container. It reads the worker's configuration as the worker does, takes prompts as JSON from
+standard input, and prints a `ContainerReport` as JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollcall_protocol import pod_contract
+from rollcall_protocol.job_config import JobConfig, PoolConfig
+from rollcall_protocol.wire.reward_errors import RewardError
+from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.prompt_source import open_prompts
+from rollcall_runtime.data.supervised_rows import open_supervised
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.rollout.inference_engine import inference_engines
+from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
+from rollcall_runtime.tasks.reward_process import RewardProcess
+from rollcall_runtime.train.data_preview import PreviewedRow, preview_prompts, preview_supervised
+from rollcall_runtime.worker.command_output import own_output
+from rollcall_runtime.worker.environment import read_config
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rollcall_runtime.models.model_source import ModelSource
+
+ROWS = 3  # of the data, shown and scored
+_SHOWN = 300  # characters of a text
+
+
+@dataclass(slots=True)
+class ContainerReport:
+    """What was found in one container.
+
+    Attributes:
+        wrong: `field: what is wrong; what to do`.
+        right: what was looked at and is right.
+        prompts: the first ones, for the check of rollouts: `tokens` and `row`.
+        parameters: of the job's model; 0 if it cannot be opened.
+    """
+
+    wrong: list[str] = field(default_factory=list)
+    right: list[str] = field(default_factory=list)
+    prompts: list[dict[str, Any]] = field(default_factory=list)
+    parameters: int = 0
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Note what a part of the check refuses; the other parts go on."""
+        try:
+            yield
+        except SpecError as error:
+            self.wrong.append(str(error))
+
+
+def check_trainer(job: JobConfig) -> ContainerReport:
+    """Models, data, and the first rows as the model will see them."""
+    report = ContainerReport()
+    model = _open(report, "spec.model.path", job.model)
+    others = {
+        "spec.reference.path": job.reference.model,
+        "spec.critic.path": job.critic.model,
+        "spec.rewardModel.path": job.reward_model.model if job.reward_model else "",
+    }
+    for where, path in others.items():
+        if path:
+            _open(report, where, path)
+    if model is None:
+        return report
+    with report.noting():
+        report.parameters = sum(p.numel() for p in model.build_empty().parameters())
+    known = ModelInput.of(model)
+    with report.noting():
+        _read_rows(report, job, known)
+    with report.noting():
+        _open_held_out(report, job, known)
+    return report
+
+
+async def check_rollout(
+    job: JobConfig, pool: PoolConfig, prompts: Sequence[Mapping[str, Any]]
+) -> ContainerReport:
+    """The model, the inference engine's name, the environment, and the reward of some answers."""
+    report = ContainerReport()
+    with report.noting():
+        inference_engines.get(pool.engine.name)
+        report.right.append(f"spec.rollouts: the inference engine {pool.engine.name} is there")
+    model = _open(report, "spec.model.path", job.model)
+    if model is None:
+        return report
+    if job.environment is not None:
+        with report.noting():
+            await _start_environment(report, job, model.directory)
+    with report.noting():
+        await _score(report, job, model, prompts)
+    return report
+
+
+def _open(report: ContainerReport, where: str, path: str) -> ModelSource | None:
+    try:
+        model = open_model(path)
+    except SpecError as error:
+        report.wrong.append(f"{where}: {error.problem}")
+    except OSError as error:
+        report.wrong.append(f"{where}: {path!r} cannot be fetched: {error}; is there a network?")
+    else:
+        limit = "any number of" if model.positions is None else f"up to {model.positions}"
+        report.right.append(
+            f"{where}: {path} ({model.architecture}) takes {limit} tokens, below {model.vocabulary}"
+        )
+        return model
+    return None
+
+
+def _read_rows(report: ContainerReport, job: JobConfig, model: ModelInput) -> None:
+    if job.supervised is not None:
+        rows = preview_supervised(job.data, model, count=ROWS)
+    elif job.data.from_front:
+        report.right.append("spec.data: prompts come from agents, none is there yet")
+        return
+    else:
+        rows = preview_prompts(job.data, model, count=ROWS)
+        report.prompts = [
+            {"tokens": row.tokens, "row": row.row} for row in rows if row.outcome != "left out"
+        ]
+    report.right += [f"spec.data: {_described(row)}" for row in rows]
+
+
+def _described(row: PreviewedRow) -> str:
+    """One line, in which nothing of the data can write to a terminal."""
+    text = repr(row.text) if row.text is not None else f"tokens {list(row.tokens)}"
+    text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
+    learnt = f"; learnt: {', '.join(map(repr, row.learnt))}" if row.learnt is not None else ""
+    words = f"{row.place!r}: {row.outcome}, {len(row.tokens)} tokens"
+    return f"{words}: {text}{learnt[:_SHOWN]}" if row.tokens else words
+
+
+def _open_held_out(report: ContainerReport, job: JobConfig, model: ModelInput) -> None:
+    if job.supervised is not None and job.supervised.evaluation is not None:
+        where = "spec.supervised.evaluation.source"
+        open_supervised(job.supervised.evaluation, model=model, field=where).close()
+    elif job.evaluation is not None:
+        where = "spec.evaluation.data"
+        open_prompts(job.evaluation.data, model=model, field=where).close()
+    else:
+        return
+    report.right.append(f"{where}: can be read")
+
+
+async def _start_environment(
+    report: ContainerReport, job: JobConfig, directory: Path | None
+) -> None:
+    if job.environment is None:
+        return
+    process = EnvironmentProcess(job.environment, directory=directory)
+    try:
+        await process.start()
+    finally:
+        await process.close()
+    report.right.append("spec.environment: can be loaded")
+
+
+async def _score(
+    report: ContainerReport,
+    job: JobConfig,
+    model: ModelSource,
+    prompts: Sequence[Mapping[str, Any]],
+) -> None:
+    """Rewards of two answers that a model gives before it has learnt anything."""
+    scoring = job.reward_scoring
+    process = RewardProcess(
+        job.reward_function,
+        timeout=job.reward_errors.timeout,
+        stop_at_error=False,
+        config=scoring.config,
+        parts=scoring.parts,
+        directory=model.directory,
+    )
+    name = job.reward_function or "the sum of its parts"
+    try:
+        await process.start()
+        report.right.append(f"spec.reward: {name} can be loaded")
+        for prompt in prompts:
+            tokens = prompt["tokens"]
+            answers = {"its prompt again": tokens, "nothing but the end": sorted(model.eos)[:1]}
+            scores = await process.score(tokens, list(answers.values()), prompt["row"])
+            for answer, score in zip(answers, scores, strict=True):
+                if isinstance(score, RewardError):
+                    report.wrong.append(_reward_problem(score, answer))
+                    return
+            said = ", ".join(
+                f"{score:g} for {answer}" for answer, score in zip(answers, scores, strict=True)
+            )
+            report.right.append(f"spec.reward: an answer gets {said}")
+    finally:
+        await process.close()
+
+
+def _reward_problem(error: RewardError, answer: str) -> str:
+    where = f" ({error.file}:{error.line})" if error.file else ""
+    return (
+        f"spec.reward: {error.kind}: {error.value}{where}, for an answer that is {answer}; every "
+        "answer must get a number, so correct the function"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check what the role that is named needs; returns the exit code."""
+    options = argparse.ArgumentParser(description="Checks a container of an RLJob.")
+    options.add_argument("role", choices=("trainer", "rollout"))
+    role = options.parse_args(arguments).role
+    with own_output() as output:
+        try:
+            job = read_config(JobConfig, os.environ, pod_contract.CONFIG)
+            if role == "trainer":
+                report = check_trainer(job)
+            else:
+                pool = read_config(PoolConfig, os.environ, pod_contract.POOL_CONFIG)
+                report = asyncio.run(check_rollout(job, pool, json.load(sys.stdin)))
+        except SpecError as error:
+            report = ContainerReport(wrong=[str(error)])
+        json.dump(asdict(report), output)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
