@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class ContainerCheck:
         place = self.folder / pod["metadata"]["name"]
         place.mkdir(parents=True)
         try:
-            environment, folder = self._surroundings(pod, container, place, python)
+            environment, folder, mounts = self._surroundings(pod, container, place, python)
         except (ApiStatusError, UnsupportedValueError, VolumeError, OSError) as error:
             return Report(wrong=[f"{path}: {error}; correct the template, or add what it names"])
         command = [str(python), "-m", _PROGRAM, role]
@@ -80,7 +80,7 @@ class ContainerCheck:
                 timeout=_SECONDS,
                 check=False,
             )
-            return Report(**json.loads(done.stdout))
+            return _as_mounted(Report(**json.loads(done.stdout)), mounts)
         except subprocess.TimeoutExpired:
             problem = f"its check takes longer than {_SECONDS} s; is a model or data set fetched?"
         except OSError as error:
@@ -92,8 +92,8 @@ class ContainerCheck:
 
     def _surroundings(
         self, pod: Object, container: Object, place: Path, python: Path
-    ) -> tuple[dict[str, str], Path]:
-        """The variables of the container, and the folder that it starts in."""
+    ) -> tuple[dict[str, str], Path, dict[str, Path]]:
+        """The variables of the container, the folder that it starts in, and those of its mounts."""
         fields = fields_of(pod, "127.0.0.1")
         namespace = pod["metadata"]["namespace"]
 
@@ -124,7 +124,7 @@ class ContainerCheck:
             gpus=(),
         )
         folder = container.get("workingDir") or str(place)
-        return environment, Path(pod_environment.with_folders(folder, mounts))
+        return environment, Path(pod_environment.with_folders(folder, mounts)), mounts
 
     def _found(self, kind: str, namespace: str, name: str) -> Object:
         for body in self.objects:
@@ -132,6 +132,15 @@ class ContainerCheck:
             if (body["kind"], metadata["namespace"], metadata["name"]) == (kind, namespace, name):
                 return body
         raise MissingObjectError(f"{kind} {name} is not in these manifests")
+
+
+def _as_mounted(report: Report, mounts: Mapping[str, Path]) -> Report:
+    """With the paths that the manifest has, in place of temporary folders."""
+    wrong, right = list(report.wrong), list(report.right)
+    for path, folder in mounts.items():
+        wrong = [text.replace(str(folder), path) for text in wrong]
+        right = [text.replace(str(folder), path) for text in right]
+    return replace(report, wrong=wrong, right=right)
 
 
 def _pod_of(owner: Object) -> Object:

@@ -53,11 +53,10 @@ VERL = OtherTrainer(
     {
         "spec.model.path": "actor_rollout_ref.model.path",
         "spec.data.prompts": "data.train_files",
-        "spec.reward.function": "custom_reward_function.path and .name",
+        "spec.reward.function": "reward.custom_reward_function.path and .name",
         "spec.trainer.template": "trainer.nnodes and trainer.n_gpus_per_node are replicas and "
         "resources here",
-        "spec.rollouts": "rollout.nnodes and rollout.n_gpus_per_node of a trainer apart from its "
-        "rollouts; the number may change while the job runs",
+        "spec.rollouts": "rollout.nnodes and rollout.n_gpus_per_node; the number may change",
         "spec.rollouts.engine": "actor_rollout_ref.rollout.name; tiny is for builtin models alone",
         "spec.algorithm.name": "algorithm.adv_estimator",
         "spec.algorithm.maxSteps": "trainer.total_training_steps",
@@ -75,7 +74,7 @@ VERL = OtherTrainer(
     },
 )
 SFT = OtherTrainer(
-    "SFTTrainer",
+    "TRL",
     "own-answers",
     {
         "spec.model.path": "SFTTrainer(model=...)",

@@ -5,6 +5,11 @@ import sys
 
 import pytest
 
+CHECK = """
+import sys
+from rollcall_local.check_command import main
+print(main(sys.argv[1:]), *sys.modules)
+"""
 HEAVY = {
     "cryptography",
     "jinja2",
@@ -27,13 +32,13 @@ print(code, *sys.modules)
 """
 
 
-def imported(*words: str) -> set[str]:
-    """The modules of a process that carried out a command, which ended with 1."""
+def imported(*words: str, program: str = PROGRAM, code: int = 1) -> set[str]:
+    """The modules of a process that carried out a command, which ended with `code`."""
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, check=True
     )
-    code, *modules = done.stdout.splitlines()[-1].split()
-    assert code == "1", done.stderr
+    found, *modules = done.stdout.splitlines()[-1].split()
+    assert int(found) == code, done.stderr
     return set(modules)
 
 
@@ -54,3 +59,9 @@ def test_a_command_imports_nothing_heavy(
     assert "rollcall_cli.main" in found
     assert not found & HEAVY
     assert not {name for name in found if name.startswith("kubernetes.aio.client.models.")}
+
+
+def test_the_check_of_manifests_imports_neither_torch_nor_a_client() -> None:
+    found = imported("reverse", "--manifests-only", program=CHECK, code=0)
+    assert "rollcall_operator.plan.manifest_check" in found
+    assert not found & {*HEAVY, "aiohttp", "kubernetes", "rich"}

@@ -69,15 +69,15 @@ class ContainerReport:
 def check_trainer(job: JobConfig) -> ContainerReport:
     """Models, data, and the first rows as the model will see them."""
     report = ContainerReport()
-    model = _open(report, "spec.model.path", job.model)
-    others = {
+    paths = {
+        "spec.model.path": job.model,
         "spec.reference.path": job.reference.model,
         "spec.critic.path": job.critic.model,
         "spec.rewardModel.path": job.reward_model.model if job.reward_model else "",
     }
-    for where, path in others.items():
-        if path:
-            _open(report, where, path)
+    models = {where: _open(report, where, path) for where, path in paths.items() if path}
+    report.right += [_model(where, found) for where, found in models.items() if found is not None]
+    model = models["spec.model.path"]
     if model is None:
         return report
     with report.noting():
@@ -111,18 +111,18 @@ async def check_rollout(
 
 def _open(report: ContainerReport, where: str, path: str) -> ModelSource | None:
     try:
-        model = open_model(path)
+        return open_model(path)
     except SpecError as error:
         report.wrong.append(f"{where}: {error.problem}")
     except OSError as error:
         report.wrong.append(f"{where}: {path!r} cannot be fetched: {error}; is there a network?")
-    else:
-        limit = "any number of" if model.positions is None else f"up to {model.positions}"
-        report.right.append(
-            f"{where}: {path} ({model.architecture}) takes {limit} tokens, below {model.vocabulary}"
-        )
-        return model
     return None
+
+
+def _model(where: str, model: ModelSource) -> str:
+    limit = "any number of" if model.positions is None else f"up to {model.positions}"
+    kind, numbers = model.architecture, f"below {model.vocabulary}"
+    return f"{where}: {model.path} ({kind}) takes {limit} tokens, with numbers {numbers}"
 
 
 def _read_rows(report: ContainerReport, job: JobConfig, model: ModelInput) -> None:
@@ -143,7 +143,10 @@ def _described(row: PreviewedRow) -> str:
     """One line, in which nothing of the data can write to a terminal."""
     text = repr(row.text) if row.text is not None else f"tokens {list(row.tokens)}"
     text = text if len(text) <= _SHOWN else f"{text[:_SHOWN]} ..."
-    learnt = f"; learnt: {', '.join(map(repr, row.learnt))}" if row.learnt is not None else ""
+    learnt = ""
+    if row.learnt is not None:
+        runs = row.learnt if row.text is None else map(repr, row.learnt)
+        learnt = f"; learnt: {', '.join(runs)}"
     words = f"{row.place!r}: {row.outcome}, {len(row.tokens)} tokens"
     return f"{words}: {text}{learnt[:_SHOWN]}" if row.tokens else words
 
