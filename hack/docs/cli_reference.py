@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollcall_cli import main as rollcall
+from rollcall_local import check_command, init_command
 from rollcall_local import commands as rollcall_local
 from rollcall_operator import cli as rollcall_operator
 
@@ -26,7 +27,13 @@ do not edit. [api.md](api.md#commands) says what the commands of `rollcall` are 
 
 def page() -> str:
     """The whole page; the same parsers always give the same text."""
-    programs = (rollcall.parser(), rollcall_local.parser(), rollcall_operator.parser())
+    programs = (
+        rollcall.parser(),
+        init_command.parser(),
+        check_command.parser(),
+        rollcall_local.parser(),
+        rollcall_operator.parser(),
+    )
     return _HEAD + "".join(
         section
         for program in programs

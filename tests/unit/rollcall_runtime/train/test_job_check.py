@@ -86,7 +86,7 @@ async def test_a_reward_that_raises_is_named_with_its_line(
         reward_function="broken_reward:reward", reward_errors=RewardErrorConfig(timeout=60)
     )
     (line,) = (await check_rollout(job, pool_config(), [PROMPT])).wrong
-    assert line.startswith("spec.reward: RewardRaised: ZeroDivisionError: division by zero")
+    assert line.startswith("spec.reward: raised: ZeroDivisionError: division by zero")
     assert "broken_reward.py:2), for an answer that is its prompt again" in line
 
 
