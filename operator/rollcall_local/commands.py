@@ -8,6 +8,7 @@ from typing import Any
 
 from rollcall_cli import main as cluster_commands
 from rollcall_local.errors import LocalError
+from rollcall_local.kubelet.addresses import NoAddressError
 from rollcall_local.manifest_options import add_manifest_options, given_images, given_manifests
 
 _EXIT_REFUSED = 1
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.start(options))
     except KeyboardInterrupt:
         return 130
-    except (LocalError, OSError, ValueError) as error:
+    except (LocalError, NoAddressError, OSError, ValueError) as error:
         print(f"rollcall local: {error}", file=sys.stderr)
         return _EXIT_REFUSED
 

@@ -6,13 +6,11 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rollcall_local.errors import LocalError
-
 _NETWORKS = [(second, third) for second in range(251, 1, -1) for third in range(251)]
 _PODS = range(1, 251)
 
 
-class NoAddressError(LocalError):
+class NoAddressError(Exception):
     """All addresses are in use; the message says by what."""
 
 
