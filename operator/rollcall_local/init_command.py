@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = options.name or folder.absolute().name
     other = OTHER_TRAINERS.get(options.come_from)
     try:
-        files = starter_files(folder, name, other)
+        files = starter_files(name, other)
         write_files(folder, files)
     except (LocalError, OSError) as error:
         print(f"rollcall init: {error}", file=sys.stderr)

@@ -21,8 +21,8 @@ class StarterError(LocalError):
     """The folder cannot be written so; the message says why, and what to do."""
 
 
-def starter_files(folder: Path, name: str, other: OtherTrainer | None) -> dict[str, str]:
-    """What to write into `folder`, by file; `name` is the job's. StarterError."""
+def starter_files(name: str, other: OtherTrainer | None) -> dict[str, str]:
+    """The texts by file; `name` is the job's. StarterError."""
     if len(name) > JOB_NAME_MAX or not _NAME.fullmatch(name):
         raise StarterError(
             f"the name {name!r} is none for a job: give --name with lower-case letters, digits and "
@@ -38,7 +38,7 @@ def starter_files(folder: Path, name: str, other: OtherTrainer | None) -> dict[s
     if other is not None:
         files[MANIFEST] = annotated(files[MANIFEST], other, lines_of_fields(files[MANIFEST]))
     for file in (MANIFEST, "kustomization.yaml"):
-        here = files[file].replace(f"examples/{example}", str(folder))
+        here = files[file].replace(f"examples/{example}", ".")
         files[file] = re.sub(rf"\b{example}\b(?!\.md)", name, here)
     return files
 

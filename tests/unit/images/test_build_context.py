@@ -1,5 +1,9 @@
 """What a Dockerfile copies is there, and .dockerignore lets it into the build context."""
 
+import shutil
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -24,3 +28,16 @@ def test_what_is_copied_is_in_the_build_context(dockerfile: Path) -> None:
     for source in sources:
         assert list(ROOT.glob(source)), f"{source} does not exist"
         assert any(f"{source}/".startswith(f"{each}/") for each in LET_IN), source
+
+
+def test_the_wheel_is_built_from_a_context_without_the_examples(tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    protocol = Path("workloads", "rollcall_protocol")
+    shutil.copytree(ROOT / protocol, tmp_path / protocol)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", "out"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("out/*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert "rollcall_protocol/__init__.py" in names
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"rollcall", "rollcall_protocol"}

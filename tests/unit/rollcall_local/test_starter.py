@@ -53,8 +53,8 @@ print(len(tests))
 @pytest.mark.parametrize("variant", OTHER_TRAINERS)
 def test_comments_alone_name_the_settings_of_another_trainer(variant: str) -> None:
     other = OTHER_TRAINERS[variant]
-    text = starter_files(Path("here"), "here", other)["rljob.yaml"]
-    plain = starter_files(Path("here"), "here", None)["rljob.yaml"]
+    text = starter_files("here", other)["rljob.yaml"]
+    plain = starter_files("here", None)["rljob.yaml"]
     if variant != "sft":
         assert yaml.safe_load(text) == yaml.safe_load(plain)
     lines = text.split("\n")
@@ -89,7 +89,7 @@ def test_a_link_that_leads_nowhere_is_not_written_through(tmp_path: Path) -> Non
 @pytest.mark.parametrize("name", ["My Job", "1st", "a" * 80, "a_b", ""])
 def test_a_name_that_no_job_can_have_is_refused(name: str) -> None:
     with pytest.raises(StarterError, match="give --name"):
-        starter_files(Path("here"), name, None)
+        starter_files(name, None)
 
 
 def test_what_comes_next_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
