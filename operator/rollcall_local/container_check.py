@@ -46,7 +46,7 @@ class ContainerCheck:
 
     Attributes:
         objects: ConfigMaps, Secrets and PersistentVolumeClaims, from the manifests.
-        claims: folder of the volumes of PersistentVolumeClaims.
+        claims: folder of the volumes of PersistentVolumeClaims, those of earlier runs included.
         images: environments (their Python) by image name; any other image is this one's.
     """
 
@@ -104,7 +104,8 @@ class ContainerCheck:
             return {key: value.decode(errors="replace") for key, value in read(kind, name).items()}
 
         def has_claim(name: str) -> bool:
-            return bool(self._found("PersistentVolumeClaim", namespace, name))
+            is_kept = (self.claims / namespace / name).is_dir()
+            return is_kept or bool(self._found("PersistentVolumeClaim", namespace, name))
 
         sources = VolumeSources(
             read=read,

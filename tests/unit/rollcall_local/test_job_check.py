@@ -169,3 +169,30 @@ def test_what_runs_on_devices_is_not_compared_with_the_machines_memory(
     machine.roles["trainer"] = report(parameters=10**13)
     assert machine.check(written(tmp_path, resources={"limits": {"nvidia.com/gpu": "1"}})) == 0
     assert "by estimate" in capsys.readouterr().out
+
+
+def with_claim(folder: Path, *more: dict[str, Any]) -> str:
+    body = yaml.safe_load((EXAMPLES / "reverse.yaml").read_text())
+    volume = {"persistentVolumeClaim": {"claimName": "saved"}}
+    body["spec"]["trainer"]["checkpoint"] = {"everySteps": 5, "volume": volume}
+    file = folder / "job.yaml"
+    file.write_text(yaml.safe_dump_all([body, *more]))
+    return str(file)
+
+
+def test_a_claim_is_given_or_was_kept_by_an_earlier_run(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert machine.check(with_claim(tmp_path)) == 1
+    assert "PersistentVolumeClaim saved is not in these manifests" in capsys.readouterr().out
+    claim = {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "saved"},
+        "spec": {},
+    }
+    assert machine.check(with_claim(tmp_path, claim)) == 0
+    kept = tmp_path / "runs" / "reverse" / "claims" / "default" / "saved"
+    assert not kept.exists(), "a check makes no volume that stays"
+    kept.mkdir(parents=True)
+    assert machine.check(with_claim(tmp_path)) == 0
