@@ -21,8 +21,6 @@ from hack.attacks.catalogue import all_attacks
 from hack.attacks.endpoint_times import measure_endpoints, measure_endpoints_held_by_others
 from hack.attacks.runner import AttackRunner
 from hack.attacks.target import attacked_job
-from tests.process import pods
-from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from hack.attacks.attack import Attack
@@ -98,9 +96,7 @@ def main() -> int:
             say(f"{attack.name} ({attack.role}): {attack.what}")
         return 0
     folder = Path(tempfile.mkdtemp(prefix="rollcall-attacks-"))
-    with WorkerForkServer(pods.AT_IMPORT) as server:
-        pods.FORK_SERVER = server
-        outcomes, reward = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))
+    outcomes, reward = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))
     failed = [outcome for outcome in outcomes if outcome.failures()]
     say(f"{len(outcomes) - len(failed)} of {len(outcomes)} attacks as promised")
     learned = reward >= LEARNED

@@ -41,14 +41,14 @@ BAD_SAMPLES = {
 @contextlib.asynccontextmanager
 async def lying_pod(job: AttackedJob, lie: str) -> AsyncIterator[Pod]:
     """A rollout beside the honest ones that tells one kind of lie."""
-    pod = job.job.launch(imports=lying_rollout.__name__, **{lying_rollout.LIE: lie})
+    pod = await job.job.launch(imports=lying_rollout.__name__, **{lying_rollout.LIE: lie})
     await job.push_roster(EpochCause.MEMBERS_JOINED)
     try:
         yield pod
     finally:
         job.job.rollouts.remove(pod)
         await job.push_roster(EpochCause.MEMBER_LOST)
-        pod.close()
+        await pod.close()
 
 
 def is_excluded(pod: Pod, snapshot: JobSnapshot) -> bool:
@@ -134,7 +134,7 @@ async def donor_of_wrong_weights(job: AttackedJob) -> None:
     job.job._given = max(job.job._given, 9)
     async with lying_pod(job, lying_rollout.DONOR) as liar_pod:
         await job.job.operator.until(lambda s: in_sync(s, liar_pod), seconds=LIE_SECONDS)
-        newcomer = job.job.launch()
+        newcomer = await job.job.launch()
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         try:
             await job.job.operator.until(lambda s: in_sync(s, newcomer), seconds=LIE_SECONDS)
@@ -143,4 +143,4 @@ async def donor_of_wrong_weights(job: AttackedJob) -> None:
         finally:
             job.job.rollouts.remove(newcomer)
             await job.push_roster(EpochCause.MEMBER_LOST)
-            newcomer.close()
+            await newcomer.close()

@@ -54,7 +54,7 @@ async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
     trainer = job.job.trainer  # which shows its new certificate after a second
     mounted = job.job.folder / "mounted" / trainer.uid / "tls"
     show(mounted, trainer.address, silent_dns.NAME)
-    pod = job.job.launch(imports=silent_dns.__name__, **variables)
+    pod = await job.job.launch(imports=silent_dns.__name__, **variables)
     await job.push_roster(EpochCause.MEMBERS_JOINED)
     try:
         await job.job.operator.until(lambda s: in_sync(s, pod), seconds=JOIN_SECONDS)
@@ -76,7 +76,7 @@ async def reconnect_requests_while_dns_is_silent(job: AttackedJob) -> None:
     finally:
         job.job.rollouts.remove(pod)
         await job.push_roster(EpochCause.MEMBER_LOST)
-        pod.close()
+        await pod.close()
 
 
 async def register(endpoint: Endpoint, body: bytes) -> int:

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any
 from hack.bench.run_record import finish, run_record
 from hack.liar.liar_soak import FAULTS, LiarSoak, soaked_job
 from hack.soak.fault_plan import FaultKind, make_plan
-from tests.process import pods
-from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,9 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = run_record(vars(options))
     folder = Path(tempfile.mkdtemp(prefix="rollcall-liar-"))
-    with WorkerForkServer(pods.AT_IMPORT) as server:
-        pods.FORK_SERVER = server
-        result = asyncio.run(soak(options, folder))
+    result = asyncio.run(soak(options, folder))
     finish("liar", run, {"seed": options.seed, **result})
     return 1 if result["violations"] else 0
 

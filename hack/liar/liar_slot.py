@@ -92,7 +92,7 @@ class LiarSlot:
         record.touch()
         # Newcomers ask donors in the order of their addresses as text: 100 is before 11 and 2.
         given, job._given = job._given, LIARS_ADDRESS - 1
-        pod = job.launch(
+        pod = await job.launch(
             imports=lying_worker.__name__,
             **{
                 lying_worker.LIE: kind,
@@ -113,7 +113,7 @@ class LiarSlot:
             if pod.running:
                 pod.send(signal.SIGKILL)
             await self._roster.push(EpochCause.MEMBER_LOST)
-            pod.close()
+            await pod.close()
 
     async def _until_out(self, pod: Pod, life: LiarLife) -> None:
         def is_out(snapshot: JobSnapshot) -> bool:

@@ -173,7 +173,7 @@ class LiarSoak:
         with self._fault_of(pod):
             pod.send(signal.SIGKILL)
             await pod.exited(seconds=EXIT_SECONDS)
-            pod.start()
+            await pod.start()
 
     async def _stop(self, pod: Pod, seconds: float) -> None:
         with self._fault_of(pod):
@@ -188,7 +188,7 @@ class LiarSoak:
             await pod.exited(seconds=EXIT_SECONDS)
             self._honest.remove(pod)
             self._job.rollouts.remove(pod)
-            new = self._job.launch()
+            new = await self._job.launch()
             self._honest.append(new)
             self._ever.append(new)
             await self._roster.push(EpochCause.MEMBER_LOST)
@@ -199,7 +199,7 @@ class LiarSoak:
             boot = self._job.operator.last.boot
             trainer.send(signal.SIGKILL)
             await trainer.exited(seconds=EXIT_SECONDS)
-            trainer.start()
+            await trainer.start()
         await self._job.operator.until(lambda s: s.boot > boot, seconds=BACK_SECONDS)
         self._roster.trainer_down.append((at, time.time()))
 

@@ -26,9 +26,7 @@ from hack.attacks.target import AttackedJob, attacked_job
 from hack.bench.run_record import finish, run_record
 from hack.liar.liar_slot import LiarSlot, SharedRoster
 from rollcall_protocol.wire.roster import EpochCause
-from tests.process import pods
 from tests.process.harness import START_SECONDS, in_sync
-from tests.process.worker_processes import WorkerForkServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine, Sequence
@@ -86,7 +84,7 @@ class Throughput:
         try:
             yield
         finally:
-            job.launch()
+            await job.launch()
             await job.push_roster(EpochCause.MEMBERS_JOINED)
 
 
@@ -104,6 +102,7 @@ async def measure(folder: Path, *, seed: int, rounds: int, seconds: float) -> di
     """All conditions in turn, `rounds` times; steps an hour, and the ratio of each round."""
     found: dict[str, list[float]] = {condition: [] for condition in CONDITIONS}
     async with attacked_job(folder, seed=seed, rollouts=ROLLOUTS) as job:
+        os.nice(LEAST_PRIORITY)  # this process attacks; elsewhere it would have its own cores
         throughput = Throughput(job, seconds=seconds)
         for _ in range(rounds):
             for condition in CONDITIONS:
@@ -133,12 +132,9 @@ def main() -> int:
     options = parser.parse_args()
     run = run_record(vars(options))
     folder = Path(tempfile.mkdtemp(prefix="rollcall-liar-"))
-    with WorkerForkServer(pods.AT_IMPORT) as server:
-        pods.FORK_SERVER = server
-        os.nice(LEAST_PRIORITY)  # this process attacks; elsewhere it would have its own cores
-        result = asyncio.run(
-            measure(folder, seed=options.seed, rounds=options.rounds, seconds=options.seconds)
-        )
+    result = asyncio.run(
+        measure(folder, seed=options.seed, rounds=options.rounds, seconds=options.seconds)
+    )
     finish("liar-throughput", run, result)
     return 0
 

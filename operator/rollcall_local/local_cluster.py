@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import os
 import sys
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -48,6 +49,12 @@ class LocalCluster:
     store: ObjectStore
     parts: tuple[asyncio.Task[None], ...]
     _kubelet: Kubelet
+    _kept: ObjectFolder
+
+    @property
+    def disk_problem(self) -> str:
+        """Why objects cannot be written now, if they cannot."""
+        return self._kept.problem
 
     async def end_pods(self) -> None:
         """End all pods, each in its own time, and nothing starts others in their place.
@@ -113,7 +120,7 @@ async def local_cluster(
                 (kubelet.run(), "kubelet"),
             )
         )
-        yield LocalCluster(store, parts, kubelet)
+        yield LocalCluster(store, parts, kubelet, kept)
 
 
 def _is_trainer(pod: Object) -> bool:
@@ -158,6 +165,7 @@ async def _run_operator(folder: StateFolder) -> int:
             sys.executable,
             "-m",
             "rollcall_local.operator_process",
+            str(os.getpid()),
             "run",
             "--no-leader-elect",
             *words,

@@ -15,11 +15,14 @@ from rollcall_cli.cluster import open_cluster
 from rollcall_cli.job_record import read_job
 from rollcall_cli.job_summary import learning
 from rollcall_cli.screens import learning_words
+from rollcall_local.api_server.errors import ApiStatusError
+from rollcall_local.kubelet.machine import this_machine
 from rollcall_local.kubelet.marks import containers
 from rollcall_local.kubelet.pod_runner import UID_LETTERS
 from rollcall_local.kubelet.processes import READ_AT_IMPORT
 from rollcall_local.local_cluster import LocalCluster, local_cluster
-from rollcall_local.manifests import Manifests, read
+from rollcall_local.machine_check import check
+from rollcall_local.manifests import ManifestError, Manifests, read
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import RL_JOBS
 
@@ -55,8 +58,10 @@ def run(options: RunOptions, *, say: Say) -> int:
     Raises ManifestError, StateFolderError, NoAddressError, OSError.
     """
     manifests = read(options.files, options.folders, images=options.images, user=os.getuid())
+    check(manifests.objects, images=options.images, capacity=this_machine().capacity)
     folder = StateFolder(home() / (options.name or manifests.jobs[0]["metadata"]["name"]))
     folder.hold()
+    logging.raiseExceptions = False  # a full disk takes no log
     logging.basicConfig(filename=folder.path / "local.log", level=logging.INFO)
     _end_leftovers(folder, say)
     return asyncio.run(_Run(folder, manifests, options.images, say).run())
@@ -70,6 +75,7 @@ class _Run:
         self._say = say
         self._interrupted = asyncio.Event()
         self._shown: dict[str, str] = {}
+        self._disk_problem = ""
 
     async def run(self) -> int:
         loop = asyncio.get_running_loop()
@@ -90,7 +96,10 @@ class _Run:
     def _apply(self, cluster: LocalCluster) -> None:
         for body in self._manifests.objects:
             resource = self._manifests.resource(body)
-            cluster.store.apply(resource, body, manager=MANAGER, force=True)
+            try:
+                cluster.store.apply(resource, body, manager=MANAGER, force=True)
+            except ApiStatusError as error:
+                raise ManifestError(str(error)) from error
             self._say(f"{body['kind']} {body['metadata']['name']}: applied")
 
     async def _follow(self, cluster: LocalCluster) -> int:
@@ -101,6 +110,7 @@ class _Run:
                 jobs = self._jobs(cluster)
                 for job in jobs:
                     self._show(job)
+                self._show_disk(cluster.disk_problem)
                 ends = [_FINISHED.get((job.get("status") or {}).get("phase", "")) for job in jobs]
                 codes = [code for code in ends if code is not None]
                 if len(codes) == len(jobs):
@@ -139,6 +149,12 @@ class _Run:
             self._shown[name] = line
             self._say(f"{name}: {line}")
 
+    def _show_disk(self, problem: str) -> None:
+        if problem != self._disk_problem:
+            self._disk_problem = problem
+            what = "free some space; jobs go on, and a restart loses what is not written now"
+            self._say(f"{problem}: {what}" if problem else "objects are written again")
+
     async def _end(self, cluster: LocalCluster) -> None:
         """Write reports, let the workers write what they keep, and end them."""
         await self._report(cluster)
@@ -159,8 +175,13 @@ class _Run:
                 )
             if record.steps:
                 path = self._folder.path / f"{metadata['name']}-report.html"
-                path.write_text(await asyncio.to_thread(render, record), encoding="utf-8")
-                self._say(f"{metadata['name']}: report in {path}")
+                page = await asyncio.to_thread(render, record)
+                try:
+                    path.write_text(page, encoding="utf-8")
+                except OSError as error:
+                    self._say(f"{metadata['name']}: no report: {path}: {error.strerror}")
+                else:
+                    self._say(f"{metadata['name']}: report in {path}")
 
 
 def _imported_with(manifests: Manifests) -> dict[str, str]:

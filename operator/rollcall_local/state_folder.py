@@ -72,9 +72,12 @@ class StateFolder:
                 f"{self.path.name} runs already (process {self.holder()}); look at it with "
                 f"`rollcall local status {self.path.name}`, or give another --name"
             ) from error
-        os.ftruncate(self._lock, 0)
-        os.write(self._lock, str(os.getpid()).encode())
-        self._check_format()
+        try:
+            os.ftruncate(self._lock, 0)
+            os.write(self._lock, str(os.getpid()).encode())
+            self._check_format()
+        except OSError as error:
+            raise StateFolderError(f"{self.path}: {error.strerror}; see {_HOME}") from error
 
     def release(self) -> None:
         """Leave it to other processes, as the end of this one does."""

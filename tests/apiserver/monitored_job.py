@@ -38,6 +38,7 @@ from tests.apiserver.cluster_user import (
 from tests.apiserver.kubelet import is_ready
 from tests.apiserver.operator_process import OperatorProcess
 from tests.apiserver.process_kubelet import ProcessKubelet
+from tests.process.runtimes import shared_runtimes
 
 NAMESPACE, JOB = "monitored", "reverse"
 VARIABLES = {"namespace": NAMESPACE, "job": JOB, "__rate_interval": "15s"}
@@ -303,6 +304,7 @@ async def _running(cluster: Cluster, folder: Path) -> AsyncIterator[MonitoredJob
         )
         await asyncio.to_thread(operator.wait_until_watching)
         prometheus = stack.enter_context(PrometheusServer(folder / "prometheus", objects))
+        await stack.enter_async_context(shared_runtimes(folder))
         kubelet = ProcessKubelet(user, folder / "pods")
         stack.push_async_callback(kubelet.close)
         running = MonitoredJob(user, kubelet, operator, prometheus, folder)

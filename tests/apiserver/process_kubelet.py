@@ -5,77 +5,39 @@ and its environment with these folders in the place of mount paths. A process th
 again, as a container is.
 """
 
+import asyncio
 import base64
 import contextlib
 import os
 import signal
-import subprocess
-import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 
+from rollcall_local.kubelet import pod_environment
+from rollcall_local.kubelet.node import fields_of
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
 from rollcall_operator.kube.resources import CONFIG_MAPS, SECRETS
 from rollcall_protocol import pod_contract
 from tests.apiserver.cluster_user import ClusterUser
 from tests.apiserver.kubelet import Kubelet, all_gates_open, container_status, now
-from tests.process.pods import AT_IMPORT, COMMAND, ROOT
+from tests.process.pods import AT_IMPORT, Pod
 
 PROBE_SECONDS, FAILED_PROBES = 1.0, 3  # as many in a row make a pod not ready
-STOP_SECONDS = 10.0
-# Folders of the machine itself: a variable that holds such a path is not changed.
-_SHARED = frozenset({"/tmp", "/dev/shm"})
 
 
-class WorkerProcess:
-    """The process of one pod, and the next after its end."""
+@dataclass(slots=True)
+class WorkerProcess(Pod):
+    """A pod, and what its probes found."""
 
-    def __init__(self, pod: Object, address: str, folder: Path) -> None:
-        self.name, self.uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-        self.role: str = pod["metadata"]["labels"][labels.ROLE]
-        self.address, self.folder, self.restarts = address, folder, -1
-        self.ready, self.failed_probes = False, 0
-        self._environment: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, environment: dict[str, str] | None = None) -> None:
-        self._environment = environment or self._environment
-        self.restarts += 1
-        self.ready = False
-        with (self.folder / f"log.{self.restarts}").open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(self.role, "")],
-                env=self._environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+    ready: bool = False
+    failed_probes: int = 0
 
     @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def send(self, number: signal.Signals) -> None:
-        """A signal, if it runs."""
-        if self._process is not None and self.running:
-            self._process.send_signal(number)
-
-    def stop(self) -> None:
-        """End it, whatever it does."""
-        for number in (signal.SIGCONT, signal.SIGTERM):
-            self.send(number)
-        if self._process is not None:
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait(STOP_SECONDS)
-
-    def log(self) -> str:
-        """What its latest run wrote."""
-        return (self.folder / f"log.{self.restarts}").read_text(errors="replace")
+    def restarts(self) -> int:
+        return max(0, len(self.logs) - 1)
 
 
 class ProcessKubelet(Kubelet):
@@ -96,8 +58,7 @@ class ProcessKubelet(Kubelet):
         return self.of_role(labels.TRAINER)[-1]
 
     async def close(self) -> None:
-        for worker in self.workers.values():
-            worker.stop()
+        await asyncio.gather(*map(_ended, self.workers.values()))
         await super().close()
 
     async def _start(self, pod: Object) -> None:
@@ -107,11 +68,18 @@ class ProcessKubelet(Kubelet):
         if coordinator is None and not is_first:
             return  # the trainer's pod has no address yet
         address = self._addresses.get(meta["uid"]) or f"{self._network}.{next(self._numbers)}"
-        worker = WorkerProcess(pod, address, self._root / meta["name"])
-        worker.folder.mkdir(parents=True, exist_ok=True)
-        folders = await self._volumes(pod, worker.folder)
-        environment = _environment(pod, address, coordinator or address, folders)
-        worker.start(environment)
+        folder = self._root / meta["name"]
+        folder.mkdir(parents=True, exist_ok=True)
+        folders = await self._volumes(pod, folder)
+        worker = WorkerProcess(
+            meta["name"],
+            meta["uid"],
+            address,
+            meta["labels"][labels.ROLE],
+            folder,
+            _variables(pod, address, coordinator or address, folders),
+        )
+        await worker.start()
         self.workers[worker.uid] = worker
         self._addresses[meta["uid"]] = address
         await self._report(pod, worker, ready=False)
@@ -121,7 +89,8 @@ class ProcessKubelet(Kubelet):
         if worker.uid in self.unwatched:
             return
         if not worker.running:
-            worker.start()
+            worker.ready = False
+            await worker.start()
         worker.failed_probes = 0 if await _is_ready(worker.address) else worker.failed_probes + 1
         if worker.failed_probes in {0, FAILED_PROBES}:
             worker.ready = not worker.failed_probes
@@ -135,7 +104,7 @@ class ProcessKubelet(Kubelet):
     async def _let_go(self, name: str, uid: str) -> None:
         worker = self.workers.pop(uid, None)
         if worker is not None:
-            worker.stop()
+            await _ended(worker)
         await super()._let_go(name, uid)
 
     def _coordinator(self, job: str) -> str | None:
@@ -201,27 +170,23 @@ class ProcessKubelet(Kubelet):
         return token
 
 
-def _environment(
+async def _ended(worker: WorkerProcess) -> None:
+    """End it, also one that is stopped."""
+    worker.send(signal.SIGCONT)
+    await worker.close()
+
+
+def _variables(
     pod: Object, address: str, coordinator: str, folders: dict[str, Path]
 ) -> dict[str, str]:
-    fields = {
-        "metadata.name": pod["metadata"]["name"],
-        "metadata.uid": pod["metadata"]["uid"],
-        "status.podIP": address,
-    }
-    values: dict[str, str] = {
+    (container,) = pod["spec"]["containers"]
+    found = pod_environment.variables(container, fields_of(pod, address), lambda *_: {})
+    return {
         "PATH": os.environ["PATH"],
         **AT_IMPORT,
-        "PYTHONPATH": f"{ROOT / 'workloads'}:{ROOT}",
+        **{name: pod_environment.with_folders(text, folders) for name, text in found.items()},
+        pod_contract.COORDINATOR: coordinator,
     }
-    for variable in pod["spec"]["containers"][0].get("env", ()):
-        source: Any = variable.get("valueFrom")
-        text = fields[source["fieldRef"]["fieldPath"]] if source else variable["value"]
-        for path, folder in folders.items():
-            if path not in _SHARED:
-                text = text.replace(path, str(folder))
-        values[variable["name"]] = text
-    return values | {pod_contract.COORDINATOR: coordinator}
 
 
 async def _is_ready(address: str) -> bool:

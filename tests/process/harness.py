@@ -5,6 +5,7 @@ import itertools
 import json
 import time
 import uuid
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from rollcall_protocol.wire.roster import DEFAULT_GROUP, EpochCause, RosterMembe
 from tests.networks import own_network
 from tests.process.fake_operator import FakeOperator, ReceivedSnapshot
 from tests.process.pods import ISSUER, Pod, variables
+from tests.process.runtimes import some_runtimes
 from tests.unit.rollcall_runtime.jobs import job_config, pool_config
 
 FAST = {"settle": 0.2}
@@ -95,6 +97,7 @@ class LocalJob:
         self.config = config or job_config(membership=FAST)
         self._rollout_engine = rollout_engine or EngineRef("tiny")
         self.folder = folder
+        self._stack = AsyncExitStack()
         # A network of its own in 127/8, so that several of these run on one machine.
         self._network = own_network()
         replicas = self.config.trainer_replicas
@@ -120,15 +123,13 @@ class LocalJob:
         )
 
     async def __aenter__(self) -> "LocalJob":
+        await self._stack.enter_async_context(some_runtimes(self.folder))
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.operator.stop()
-        for pod in self._pods:
-            if pod.process is not None and pod.running:
-                pod.process.terminate()
-        for pod in self._pods:
-            pod.close()
+        await asyncio.gather(*(pod.close() for pod in self._pods))
+        await self._stack.aclose()
 
     @property
     def _pods(self) -> list[Pod]:
@@ -137,13 +138,13 @@ class LocalJob:
     async def start(self, *, rollouts: int) -> None:
         """Start everything and push the first roster."""
         for pod in (*self.trainers, *filter(None, [self.reference])):
-            pod.start()
+            await pod.start()
         self.operator.start()
         for _ in range(rollouts):
-            self.launch()
+            await self.launch()
         await self.push_roster(EpochCause.JOB_STARTED)
 
-    def start_front(self, *keys: str) -> Pod:
+    async def start_front(self, *keys: str) -> Pod:
         """A pod of the front, for whom shows one of `keys`; `config.front` must be true."""
         self.front = pod = self._pod("reverse-front-0", "front")
         folder = self.folder / "keys"
@@ -153,7 +154,7 @@ class LocalJob:
         pod.variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(FrontConfig()))
         del pod.variables[pod_contract.STATE_DIR]  # it keeps nothing
         pod.variables.pop(pod_contract.TLS_DIR, None)  # agents do not believe the operator
-        pod.start()
+        await pod.start()
         return pod
 
     @property
@@ -167,12 +168,14 @@ class LocalJob:
         await self.operator.until(lambda s: in_sync(s, *self.rollouts), seconds=START_SECONDS)
         await self.steps(5, seconds=STEP_SECONDS)
 
-    def launch(self, *, group: str = DEFAULT_GROUP, imports: str = "", **variables: str) -> Pod:
+    async def launch(
+        self, *, group: str = DEFAULT_GROUP, imports: str = "", **variables: str
+    ) -> Pod:
         """A new rollout pod with `variables` of its own; `push_roster` puts it on the roster."""
         pod = self.place(group=group)
         pod.variables.update(variables)
         pod.imports = imports
-        pod.start()
+        await pod.start()
         return pod
 
     def place(self, *, group: str = DEFAULT_GROUP) -> Pod:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -13,26 +12,23 @@ from pathlib import Path
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
+from rollcall_local.kubelet.processes import ContainerProcess
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, PoolConfig, ReferencePodConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from tests.certificates import authority, believe, show
-from tests.process.worker_processes import ForkedWorker, WorkerForkServer
+from tests.process import runtimes
 from tests.token_issuer import TokenIssuer
 
 ROOT = Path(__file__).parents[2]
 ISSUER = TokenIssuer()
 """The API server of all local jobs of this process."""
-COMMAND = (  # a test or bench that is killed takes its workers with it
-    "from rollcall_runtime.worker.parent_process import end_with_parent; end_with_parent(); "
-    "{1}from importlib.metadata import entry_points; "
-    "entry_points(group='console_scripts')['rollcall-{0}'].load()()"
-)
-
-AT_IMPORT = {"PYTHONPATH": str(ROOT / "workloads"), "OMP_NUM_THREADS": "1"}
-FORK_SERVER: WorkerForkServer | None = None
-"""Where workers come from while tests run. Without one, each is a new interpreter."""
+AT_IMPORT = {
+    "PYTHONPATH": os.pathsep.join([str(ROOT / "workloads"), str(ROOT)]),
+    "OMP_NUM_THREADS": "1",
+}
+END_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -49,57 +45,58 @@ class Pod:
     folder: Path
     variables: dict[str, str]
     group: str = DEFAULT_GROUP
-    process: subprocess.Popen[bytes] | ForkedWorker | None = None
+    process: ContainerProcess | None = None
     logs: list[Path] = field(default_factory=list)
     imports: str = ""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         log = self.folder / f"{self.name}.{len(self.logs)}.log"
         self.logs.append(log)
-        if FORK_SERVER is not None and FORK_SERVER.serves(self.variables):
-            self.process = FORK_SERVER.start(
-                self.role, variables=self.variables, log=log, imports=self.imports
-            )
-            return
-        first = f"import {self.imports}; " if self.imports else ""
-        with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", COMMAND.format(self.role, first)],
-                env=self.variables,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
+        log.write_bytes(b"")
+        runtime = runtimes.current().of(Path(sys.executable), self.variables)
+        await runtime.ready()
+        self.process = await runtime.run(
+            container=f"{self.uid}/{self.role}",
+            argv=[f"rollcall-{self.role}"],
+            environment=self._environment(),
+            folder=ROOT,
+            log_file=log,
+        )
+
+    def _environment(self) -> dict[str, str]:
+        if not self.imports:
+            return self.variables
+        site = self.folder / f"{self.name}-site"  # Python imports it first (site)
+        site.mkdir(exist_ok=True)
+        (site / "sitecustomize.py").write_text(f"import {self.imports}\n")
+        path = os.pathsep.join([str(site), self.variables["PYTHONPATH"]])
+        return {**self.variables, "PYTHONPATH": path}
 
     @property
     def running(self) -> bool:
-        return self.process is not None and self.process.poll() is None
+        return self.process is not None and not self.process.ended.done()
 
     def send(self, number: signal.Signals) -> None:
         assert self.process is not None
-        self.process.send_signal(number)
+        self.process.send(number)
 
     async def exited(self, *, seconds: float) -> int:
         """Its exit code, once it has ended."""
         assert self.process is not None
-        return await asyncio.to_thread(self.process.wait, seconds)
+        return await asyncio.wait_for(asyncio.shield(self.process.ended), seconds)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End it, whatever it does."""
-        if self.process is None or self.process.poll() is not None:
+        if self.process is None:
             return
-        self.process.terminate()
-        try:
-            self.process.wait(5)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(5)
+        self.send(signal.SIGTERM)
+        await asyncio.wait({self.process.ended}, timeout=END_SECONDS)
+        self.send(signal.SIGKILL)
+        await self.exited(seconds=END_SECONDS)
 
     def log(self) -> str:
         """What its latest run wrote."""
-        try:
-            return self.logs[-1].read_text(errors="replace") if self.logs else ""
-        except FileNotFoundError:  # its process is being forked
-            return ""
+        return self.logs[-1].read_text(errors="replace") if self.logs else ""
 
     async def logs_line(self, text: str, *, seconds: float) -> None:
         """Wait until its latest run has written `text`."""

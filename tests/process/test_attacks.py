@@ -12,24 +12,19 @@ from hack.attacks.attack import Attack
 from hack.attacks.catalogue import all_attacks
 from hack.attacks.runner import AttackRunner
 from hack.attacks.target import attacked_job
-from tests.process import pods
-from tests.process.worker_processes import WorkerForkServer
 
-pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = pytest.mark.slow
 
 SEED = 1
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def runner(
-    tmp_path_factory: pytest.TempPathFactory, worker_fork_server: WorkerForkServer
+    tmp_path_factory: pytest.TempPathFactory, one_runtime: None
 ) -> AsyncIterator[AttackRunner]:
     """One job for all attacks of this module."""
-    folder = tmp_path_factory.mktemp("attacks")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pods, "FORK_SERVER", worker_fork_server)
-        async with attacked_job(folder, seed=SEED) as job:
-            yield AttackRunner(job)
+    async with attacked_job(tmp_path_factory.mktemp("attacks"), seed=SEED) as job:
+        yield AttackRunner(job)
 
 
 @pytest.mark.parametrize("attack", [a for a in all_attacks() if a.quick], ids=lambda a: a.name)

@@ -67,7 +67,7 @@ async def test_a_rollout_whose_base_is_damaged_refuses_the_delta_and_gets_all(
     """It flips a bit of what it serves from."""
     async with LocalJob(tmp_path, job(DeltaConfig(), min_rollouts=2)) as running:
         await running.start(rollouts=1)
-        damaged = running.launch(
+        damaged = await running.launch(
             imports=damaged_weights.__name__, **{damaged_weights.DAMAGES: "yes"}
         )
         await running.push_roster(EpochCause.MEMBERS_JOINED)

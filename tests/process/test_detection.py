@@ -123,7 +123,7 @@ async def test_a_rollout_that_is_cut_off_comes_back_when_the_network_does(tmp_pa
         gate = Proxy(address=job.spare_address, target=job.trainer.address, ports=ports)
         async with gate:
             await job.start(rollouts=1)
-            victim = job.launch(**{pod_contract.COORDINATOR: job.spare_address})
+            victim = await job.launch(**{pod_contract.COORDINATOR: job.spare_address})
             await job.push_roster(EpochCause.MEMBERS_JOINED)
             await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
             lag, cut = Lag(), time.monotonic()
@@ -157,7 +157,7 @@ async def test_a_rollout_that_does_not_register_with_a_restarted_coordinator_is_
         try:
             job.trainer.send(signal.SIGKILL)
             await job.trainer.exited(seconds=5)
-            job.trainer.start()
+            await job.trainer.start()
             seen = await job.operator.until(
                 lambda s: s.boot == 2 and suspected(s, hung), seconds=START_SECONDS
             )
@@ -193,7 +193,7 @@ async def test_a_rollout_that_clings_to_a_predecessor_is_called_to_its_successor
         try:
             await job.start(rollouts=1)
             names.write_text(f"coordinator.test {job.spare_address}\n")
-            clinging = job.launch(
+            clinging = await job.launch(
                 imports=names_in_a_file.__name__,
                 **{pod_contract.COORDINATOR: "coordinator.test", names_in_a_file.NAMES: str(names)},
             )
@@ -221,7 +221,7 @@ async def test_a_rollout_that_is_busy_is_not_accused(tmp_path: Path) -> None:
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=0)
         for _ in range(2):
-            job.launch(imports=busy_interpreter.__name__, **busy)
+            await job.launch(imports=busy_interpreter.__name__, **busy)
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         began = len(job.operator.history)

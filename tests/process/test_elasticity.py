@@ -19,7 +19,7 @@ async def test_newcomers_catch_up_and_serve_while_training_goes_on(tmp_path: Pat
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         await job.train(rollouts=2)
         before = job.operator.last.progress
-        newcomers = [job.launch(), job.launch()]
+        newcomers = [await job.launch(), await job.launch()]
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         seen = await job.operator.until(lambda s: in_sync(s, *newcomers), seconds=START_SECONDS)
         assert seen.snapshot.session is not None
@@ -51,7 +51,7 @@ async def test_a_killed_rollout_costs_less_than_a_second_and_comes_back(tmp_path
         assert max(job.step_seconds()) < 1.0 + lag.stop(), "no step was held up for long"
 
         assert await victim.exited(seconds=5) == -signal.SIGKILL
-        victim.start()
+        await victim.start()
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await victim.reaches("rollout_samples_total", 64, seconds=STEP_SECONDS)
         assert (await job.prompts()).balanced
@@ -100,7 +100,7 @@ async def test_a_restarted_trainer_goes_on_from_its_checkpoint(tmp_path: Path) -
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=5)
         reached = job.operator.last.progress.step
-        job.trainer.start()
+        await job.trainer.start()
         seen = await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )

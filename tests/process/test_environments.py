@@ -37,10 +37,10 @@ async def test_it_learns_to_ask_the_calculator_and_goes_on_without_a_rollout(
     )
     found = {"PYTHONPATH": os.pathsep.join([AT_IMPORT["PYTHONPATH"], str(EXAMPLE)])}
     async with LocalJob(tmp_path, config) as job:
-        job.trainer.start()
+        await job.trainer.start()
         job.operator.start()
         for _ in range(3):
-            job.launch(**found)
+            await job.launch(**found)
         await job.push_roster(EpochCause.JOB_STARTED)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await job.steps(5, seconds=STEP_SECONDS)

@@ -22,13 +22,13 @@ async def test_rollouts_of_both_groups_learn_from_one_trainer(tmp_path: Path) ->
         weight_sync={"groups": (OTHER,)},
     )
     async with LocalJob(tmp_path, config) as job:
-        other = job.launch(group=OTHER.name)
+        other = await job.launch(group=OTHER.name)
         await job.start(rollouts=1)
         await job.operator.until(
             lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 2, seconds=60
         )
         before = job.operator.last.session
-        late = job.launch(group=OTHER.name)
+        late = await job.launch(group=OTHER.name)
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         seen = await job.operator.until(
             lambda s: [m.state for m in s.members] == [MemberState.IN_SYNC] * 3, seconds=60

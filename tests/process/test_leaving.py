@@ -78,7 +78,7 @@ async def test_without_an_operator_training_loses_a_rollout_and_has_it_back(
         await job.trainer.reaches("step", step + 20, seconds=STEP_SECONDS)
         assert await victim.exited(seconds=5) == -signal.SIGKILL
 
-        victim.start()
+        await victim.start()
         said = await becomes_ready(victim)
         assert said - {""}, "it was up and said no, whatever its pod's gate says"
         await victim.reaches("rollout_samples_total", 64, seconds=STEP_SECONDS)

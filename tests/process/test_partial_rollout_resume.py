@@ -104,7 +104,7 @@ async def kill_with_tokens_saved(job: SlowJob, folder: Path) -> None:
             await job.trainer.exited(seconds=5)
             if newest == max(folder.glob("step-*/state.json")):
                 return
-            job.trainer.start()
+            await job.trainer.start()
             await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         await asyncio.sleep(0.02)
     raise AssertionError(f"no checkpoint has tokens: {job.trainer.log()[-2000:]}")
@@ -218,7 +218,7 @@ async def test_tokens_in_a_checkpoint_are_trained_on_after_a_restart(tmp_path: P
         await job.steps(3, seconds=STEP_SECONDS)
         await kill_with_tokens_saved(job, tmp_path / "saved")
         before = set(moments(job.record))
-        job.trainer.start()
+        await job.trainer.start()
         await job.operator.until(
             lambda s: s.boot == 2 and all_in_sync(job)(s), seconds=START_SECONDS
         )
@@ -247,7 +247,7 @@ async def test_it_learns_while_rollouts_are_killed_in_turn(tmp_path: Path) -> No
             victim = job.rollouts[kill % 3]
             victim.send(signal.SIGKILL)
             await victim.exited(seconds=5)
-            victim.start()
+            await victim.start()
             await job.operator.until(all_in_sync(job), seconds=START_SECONDS)
         await job.finished()
         rewards = [(await pod.metrics())["rollout_reward"] for pod in job.rollouts]

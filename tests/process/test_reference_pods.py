@@ -55,7 +55,7 @@ async def test_the_divergence_is_that_from_the_trainers_own_reference_over_a_kil
         await job.trainer.logs_line("the reference did not answer", seconds=START_SECONDS)
         waiting = await job.trainer.metrics()
         assert waiting["step"] < STEPS, "training waits"
-        reference.start()
+        await reference.start()
         found = await divergences(job)
         metrics = await job.trainer.metrics()
         assert len(job.trainer.logs) == 1, "the trainer went on where it was"

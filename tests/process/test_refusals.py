@@ -99,7 +99,7 @@ async def test_a_rollout_reads_its_token_again_and_so_outlives_the_first_one(
         path.write_text(
             ISSUER.pod_token(job_uid=config.uid, pod=rollout.name, pod_uid=rollout.uid, seconds=-60)
         )
-        rollout.start()
+        await rollout.start()
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         await rollout.logs_line("no stream to the coordinator", seconds=60)
         path.write_text(good)

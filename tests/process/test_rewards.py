@@ -94,7 +94,7 @@ async def test_a_function_that_cannot_be_loaded_ends_the_rollout_before_a_step(
     config = job_config(membership=FAST, reward_function="tests.process.rewards_with_faults:none")
     async with LocalJob(tmp_path, config) as job:
         await job.start(rollouts=0)
-        rollout = job.launch(**{pod_contract.EXIT_MESSAGE: str(message)})
+        rollout = await job.launch(**{pod_contract.EXIT_MESSAGE: str(message)})
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         assert await rollout.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
         assert message.read_text().startswith("spec.reward.function: module 'tests.process.rewards")
@@ -112,7 +112,7 @@ async def test_a_rollout_that_lies_about_rewards_is_excluded_by_those_that_the_t
     )
     async with LocalJob(tmp_path, config) as job:
         await job.train(rollouts=2)
-        liar = job.launch(**{rewards_with_faults.LIES: "yes"})
+        liar = await job.launch(**{rewards_with_faults.LIES: "yes"})
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         seen = await job.operator.until(
             lambda s: any(m.cause is SuspicionCause.WRONG_REWARDS for m in s.members),

@@ -34,7 +34,7 @@ async def test_a_killed_trainer_goes_on_with_its_critic_and_its_curves(tmp_path:
         await job.reach(4, seconds=STEP_SECONDS)
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=10)
-        job.trainer.start()
+        await job.trainer.start()
         seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.step == 8

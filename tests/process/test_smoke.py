@@ -4,13 +4,10 @@ import json
 import signal
 from pathlib import Path
 
-import pytest
-
 from tests.process.harness import FAST, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
 
 
-@pytest.mark.new_interpreters
 async def test_a_job_of_three_steps_finishes(tmp_path: Path) -> None:
     traces = tmp_path / "traces"
     sync = {"config": {"threads": 1}, "profile_path": str(traces)}

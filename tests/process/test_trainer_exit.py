@@ -33,7 +33,7 @@ async def test_a_trainer_answers_its_liveness_probe_while_an_engine_opens(tmp_pa
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         job.trainer.imports = odd_engine.__name__
         job.trainer.variables[odd_engine.VARIABLE] = "slow"
-        job.trainer.start()
+        await job.trainer.start()
         await job.trainer.logs_line(odd_engine.OPENING, seconds=START_SECONDS)
         await asyncio.sleep(odd_engine.STUCK_SECONDS + 2)
         assert await probe(job.trainer) == 200
@@ -44,7 +44,7 @@ async def test_a_trainer_that_a_library_ends_with_code_0_has_failed(tmp_path: Pa
     async with LocalJob(tmp_path, job_config(algorithm=ENDLESS, membership=FAST)) as job:
         job.trainer.imports = odd_engine.__name__
         job.trainer.variables[odd_engine.VARIABLE] = "exit"
-        job.trainer.start()
+        await job.trainer.start()
         assert await job.trainer.exited(seconds=START_SECONDS) == ExitCode.FAILED
         assert "SystemExit: 0 (odd_engine.py:" in job.trainer.log()
 
@@ -64,8 +64,8 @@ async def test_a_rank_that_rank_0_leaves_behind_starts_again_with_it(tmp_path: P
         assert "stopped by SIGTERM after step" in leader.log()
         assert await other.exited(seconds=EXIT_SECONDS) == ExitCode.FAILED
         assert "rank 0 has stopped, and this rank got no SIGTERM" in other.log()
-        leader.start()
-        other.start()
+        await leader.start()
+        await other.start()
         seen = await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, *job.rollouts), seconds=START_SECONDS
         )

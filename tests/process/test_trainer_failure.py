@@ -46,7 +46,7 @@ async def restart_gang(job: LocalJob, *, killed: Pod) -> None:
         code = await pod.exited(seconds=20)
         assert pod is killed or code == ExitCode.FAILED
     for pod in job.trainers:
-        pod.start()
+        await pod.start()
 
 
 @pytest.mark.parametrize("victim", [0, 1])
@@ -133,7 +133,7 @@ async def test_weights_come_back_from_rollouts_bit_by_bit_if_they_may(
         ending = recovering(tmp_path, replicas=replicas, recover_from=recover_from, max_steps=0)
         for pod in job.trainers:
             pod.variables[pod_contract.CONFIG] = json.dumps(encode(ending))
-            pod.start()
+            await pod.start()
         seen = await job.operator.until(
             lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS
         )
@@ -159,7 +159,7 @@ async def test_training_goes_on_from_the_weights_that_came_back(tmp_path: Path) 
     async with LocalJob(tmp_path, config) as job:
         version, _ = await kill_and_look(job)
         for pod in job.trainers:
-            pod.start()
+            await pod.start()
         await job.reach(version.number + 5, seconds=START_SECONDS)
         assert min(losses(job.trainer)) == version.number + 1
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=STEP_SECONDS)
@@ -212,7 +212,7 @@ async def test_losses_are_the_same_whichever_process_is_killed_in_between(tmp_pa
             if victim is not None:
                 victim.send(signal.SIGKILL)
                 await victim.exited(seconds=5)
-                victim.start()
+                await victim.start()
             runs[name] = await trained(job)
             if name == "trainer":
                 assert min(losses(job.trainer)) == 17, "steps after the checkpoint are done again"

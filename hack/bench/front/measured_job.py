@@ -65,9 +65,9 @@ async def measured(job: LocalJob, *, rollouts: int, **variables: str) -> AsyncIt
     ):
         await job.start(rollouts=0)
         for _ in range(rollouts):
-            job.launch(**variables)
+            await job.launch(**variables)
         await job.push_roster(EpochCause.JOB_STARTED)
-        front = job.start_front(KEY)
+        front = await job.start_front(KEY)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await front.reaches("front_rollouts", rollouts, seconds=60)
         serving = await _serving(job, front, client)

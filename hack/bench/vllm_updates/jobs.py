@@ -81,7 +81,7 @@ async def _kills(engine: EngineRef, folder: Path, count: int) -> tuple[list[floa
             found.append(seen.at - killed)
             lags.append(lag.stop())
             await victim.exited(seconds=SECONDS)
-            victim.start()
+            await victim.start()
             await _serving(job, job.rollouts, seconds=START_SECONDS)
             await job.steps(BETWEEN, seconds=SECONDS)
     return found, max(lags)
@@ -152,7 +152,7 @@ async def _catch_up(job: LocalJob, old: Sequence[Pod], new: Sequence[Pod]) -> _C
             await pod.exited(seconds=SECONDS)
     await _roster(job, old)
     for pod in new:
-        pod.start()
+        await pod.start()
     for pod in new:
         await pod.logs_line("stream to the coordinator is open", seconds=START_SECONDS)
     await asyncio.sleep(REST_SECONDS)

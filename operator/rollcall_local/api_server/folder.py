@@ -18,6 +18,8 @@ class ObjectFolder:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.problem = ""
+        """Why the last object could not be written."""
 
     def load(self) -> dict[Key, Entry]:
         """All objects; ValueError that names a file which cannot be read."""
@@ -38,6 +40,14 @@ class ObjectFolder:
         """Write the object of a key, or remove it. OSError if the disk refuses."""
         if not KINDS[key.plural].kept:
             return
+        try:
+            self._write(key, entry)
+        except OSError as error:
+            self.problem = f"{self._path}: {error.strerror or error}"
+            raise
+        self.problem = ""
+
+    def _write(self, key: Key, entry: Entry | None) -> None:
         file = self._path / key.plural / (key.namespace or _CLUSTER) / f"{key.name}.json"
         if entry is None:
             file.unlink(missing_ok=True)

@@ -6,8 +6,21 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from rollcall_protocol import pod_contract
+
 _NETWORKS = [(second, third) for second in range(251, 1, -1) for third in range(251)]
 _PODS = range(1, 251)
+_SPARE = 251  # no pod's
+_PORTS = (
+    pod_contract.MEMBERSHIP_PORT,
+    pod_contract.COMPLETIONS_PORT,
+    pod_contract.AGENT_PORT,
+    pod_contract.RENDEZVOUS_PORT,
+    pod_contract.REFERENCE_PORT,
+    pod_contract.FRONT_PORT,
+    pod_contract.METRICS_PORT,
+    pod_contract.PARTS_PORT,
+)
 
 
 class NoAddressError(Exception):
@@ -65,14 +78,31 @@ def hold_network() -> PodAddresses:
             holder.close()
             if error.errno != errno.EADDRINUSE:
                 raise NoAddressError(
-                    f"{network}.1 cannot be used: {error}; pods need an address each in 127/8 "
-                    "(on macOS: sudo ifconfig lo0 alias ADDRESS)"
+                    f"{network}.1 cannot be used: {error}; pods need an address each in 127/8"
                 ) from error
             continue
+        try:
+            _check_ports(f"{network}.{_SPARE}")
+        except NoAddressError:
+            holder.close()
+            raise
         return PodAddresses(network, holder)
     raise NoAddressError("other jobs on this machine hold all networks of 127/8")
 
 
-def _try(address: str) -> None:
+def _try(address: str, port: int = 0) -> None:
     with socket.socket() as probe:
-        probe.bind((address, 0))
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((address, port))
+
+
+def _check_ports(address: str) -> None:
+    """NoAddressError if a program that listens at all addresses has a port of pods."""
+    for port in _PORTS:
+        try:
+            _try(address, port)
+        except OSError as error:
+            raise NoAddressError(
+                f"port {port} of {address} cannot be used: {error.strerror}; a program listens "
+                f"there at all addresses (ss -ltnp 'sport = :{port}'): end it, or give it another"
+            ) from error

@@ -86,8 +86,9 @@ class ContainerRunner:
                 if launch is not None:
                     self._files.message.write_bytes(b"")
                     return launch, await launch.start(self._files.log(self._run))
-            except CannotStartError as error:
-                self.state.waits(error.reason, str(error))
+            except (CannotStartError, OSError) as error:  # a full disk takes no message file
+                reason = getattr(error, "reason", CannotStartError.reason)
+                self.state.waits(reason, str(error))
                 self._changed()
                 await self._stop.unless_set(asyncio.sleep(AGAIN_SECONDS))
         return None

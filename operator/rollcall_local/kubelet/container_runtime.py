@@ -18,9 +18,9 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any, NoReturn
 
-from rollcall_local.kubelet import host_names
 from rollcall_local.kubelet.marks import MARK, end_all, mark_this_process
 from rollcall_runtime.worker.parent_process import adopt_orphans, end_with_parent
 
@@ -183,10 +183,7 @@ def _run(argv: list[str], folder: str) -> int:
     except OSError as error:
         sys.exit(f"workingDir {folder}: {error.strerror}; name a folder of this machine")
     if argv[0] in FORKED:
-        more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-        sys.path[:0] = [folder for folder in more if folder and folder not in sys.path]
-        host_names.install()
-        sys.argv = list(argv)
+        _prepare_interpreter(argv)
         found = entry_points(group="console_scripts")[argv[0]].load()()
         return int(found or 0)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
@@ -196,6 +193,21 @@ def _run(argv: list[str], folder: str) -> int:
     except OSError as error:
         print(f"{argv[0]}: {error.strerror}", file=sys.stderr)
     return CANNOT_EXECUTE
+
+
+def _prepare_interpreter(argv: list[str]) -> None:
+    """What a new one does with its arguments and environment, before it runs a program of ours."""
+    more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:0] = [folder for folder in more if folder and folder not in sys.path]
+    sys.argv = list(argv)
+    # A trainer starts each of its ranks with this command.
+    sys.orig_argv = [sys.executable, str(Path(sys.executable).with_name(argv[0])), *argv[1:]]
+    sys.modules.pop("sitecustomize", None)
+    try:
+        importlib.import_module("sitecustomize")  # ours: `site` is on the container's PYTHONPATH
+    except ModuleNotFoundError as error:
+        if error.name != "sitecustomize":
+            raise
 
 
 def _exit_code(error: SystemExit) -> int:

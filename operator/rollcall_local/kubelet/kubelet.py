@@ -2,14 +2,17 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
+from rollcall_local.api_server.kinds import CLAIMS
 from rollcall_local.api_server.store import Key
 from rollcall_local.kubelet import pod_status
 from rollcall_local.kubelet.addresses import NoAddressError
 from rollcall_local.kubelet.container_launch import container_id
 from rollcall_local.kubelet.container_runtime import END_SECONDS
+from rollcall_local.kubelet.deleted_claims import DeletedClaims
 from rollcall_local.kubelet.machine import memory_limit, requests
 from rollcall_local.kubelet.memory import above_limit
 from rollcall_local.kubelet.node import NAME, Node
@@ -20,7 +23,7 @@ log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
-REFRESH_SECONDS, MEMORY_SECONDS = 30.0, 1.0
+REFRESH_SECONDS, LOOK_SECONDS, MEMORY_SECONDS = 30.0, 1.0, 1.0
 _CONTENT = {CONFIG_MAPS.plural: "ConfigMap", SECRETS.plural: "Secret"}
 
 
@@ -34,10 +37,11 @@ class Kubelet:
         self._runners: dict[Key, PodRunner] = {}
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._closing = False
+        self._deleted_claims = DeletedClaims(node.claims, is_needed=self._has_claim)
 
     def notify(self, key: Key) -> None:
         """An object has changed, or is gone."""
-        if key.plural == PODS.plural or key.plural in _CONTENT:
+        if key.plural in {PODS.plural, CLAIMS.plural, *_CONTENT}:
             self._changed.add(key)
             self._woken.set()
 
@@ -92,6 +96,11 @@ class Kubelet:
                     log.exception("%s %s/%s is not looked after", *key)
 
     def _look(self, key: Key, group: asyncio.TaskGroup) -> None:
+        if key.plural == CLAIMS.plural:
+            if self._node.store.find(CLAIMS, key.namespace, key.name) is None:
+                self._deleted_claims.add(key)
+                group.create_task(self._deleted_claims.remove())
+            return
         if key.plural != PODS.plural:
             self._refresh_volumes(key)
             return
@@ -119,7 +128,8 @@ class Kubelet:
         if not problem:
             try:
                 address = self._node.addresses.of(key.namespace, key.name)
-            except NoAddressError as error:
+                self._node.write_hosts()
+            except (NoAddressError, OSError) as error:
                 self._node.machine.take_back(uid)
                 problem = str(error)
         if problem:
@@ -135,7 +145,6 @@ class Kubelet:
         self._tasks[key] = group.create_task(self._run(key, runner), name=f"pod {key.name}")
 
     def _bind(self, key: Key, address: str) -> PodRunner:
-        self._node.write_hosts()
         spec = {"spec": {"nodeName": NAME}}
         bound = self._node.store.merge(PODS, key.namespace, key.name, spec)
         return PodRunner(bound, self._node, address=address)
@@ -156,6 +165,7 @@ class Kubelet:
             self._node.addresses.free(key.namespace, key.name)
         self._let_go(key, runner.uid)
         self._retry()
+        await self._deleted_claims.remove()
 
     def _let_go(self, key: Key, uid: str) -> None:
         """The pod has ended: its object goes if it was deleted."""
@@ -171,6 +181,13 @@ class Kubelet:
             if key not in self._runners:
                 self.notify(key)
 
+    def _has_claim(self, key: Key) -> bool:
+        """Whether a claim is there, or a pod that is not gone has what it held."""
+        return self._node.store.find(CLAIMS, key.namespace, key.name) is not None or any(
+            at.namespace == key.namespace and key.name in runner.volumes.claims()
+            for at, runner in self._runners.items()
+        )
+
     def _refresh_volumes(self, key: Key) -> None:
         content = _CONTENT[key.plural], key.name
         for at, runner in self._runners.items():
@@ -178,11 +195,18 @@ class Kubelet:
                 runner.refresh()
 
     async def _refresh(self) -> None:
-        """Renew tokens in time."""
+        """Renew tokens in time, and look at pods that wait.
+
+        The loop's clock stands still while the machine sleeps; a token's time does not.
+        """
+        refreshed = time.time()
         while True:
-            await asyncio.sleep(REFRESH_SECONDS)
-            for runner in self._runners.values():
-                runner.refresh()
+            await asyncio.sleep(LOOK_SECONDS)
+            if not 0 <= time.time() - refreshed < REFRESH_SECONDS:
+                refreshed = time.time()
+                for runner in self._runners.values():
+                    runner.refresh()
+                self._retry()
 
     async def _watch_memory(self) -> None:
         while True:

@@ -1,5 +1,6 @@
 """What containers have written, for the API server."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ Object = dict[str, Any]
 def log_reader(folder: Path) -> ReadLog:
     """Reads the newest run of a container that has written something, below the run's folder."""
 
-    def read(pod: Object, container: str, lines: int | None, _seconds: int | None) -> bytes:
-        return ContainerFiles(pod_folder(folder, pod), container).output(lines)
+    def read(pod: Object, container: str, lines: int | None, seconds: int | None) -> bytes:
+        since = 0.0 if seconds is None else time.time() - seconds
+        return ContainerFiles(pod_folder(folder, pod), container).output(lines, since=since)
 
     return read

@@ -1,6 +1,7 @@
 """What all pods of this machine share."""
 
 import json
+import logging
 import secrets
 import time
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from typing import Any
 
 import aiohttp
 
+from rollcall_local.api_server.errors import StorageError
 from rollcall_local.api_server.kinds import CLAIMS
 from rollcall_local.api_server.service_tokens import ISSUER, ServiceTokens
 from rollcall_local.api_server.store import ObjectStore
@@ -19,6 +21,8 @@ from rollcall_local.kubelet.processes import ContainerRuntimes
 from rollcall_local.kubelet.volume_content import VolumeSources, decoded
 from rollcall_operator.kube.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS, SERVICE_ACCOUNTS
 from rollcall_operator.plan.timestamps import to_micro_time
+
+log = logging.getLogger(__name__)
 
 Object = dict[str, Any]
 
@@ -50,6 +54,11 @@ class Node:
         """The addresses of pods by their DNS names."""
         return self.folder / "hosts.json"
 
+    @property
+    def claims(self) -> Path:
+        """What PersistentVolumeClaims hold, by namespace and name."""
+        return self.folder / "claims"
+
     def python_of(self, container: Object) -> Path:
         """The environment that stands for a container's image."""
         return self.images.get(container.get("image", ""), self.python)
@@ -65,7 +74,7 @@ class Node:
             read=lambda kind, name: self.read(namespace, kind, name),
             token=lambda source: self._token(pod, source),
             has_claim=lambda name: self.store.find(CLAIMS, namespace, name) is not None,
-            claims=self.folder / "claims" / namespace,
+            claims=self.claims / namespace,
             fields=fields,
         )
 
@@ -104,7 +113,17 @@ class Node:
         beside.replace(self.hosts_file)
 
     def record(self, pod: Object, *, reason: str, note: str, kind: str = "Warning") -> None:
-        """An event about a pod; one that says the same as its last one is that one again."""
+        """An event about a pod; one that says the same as its last one is that one again.
+
+        One that the disk does not take is logged.
+        """
+        try:
+            self._record(pod, reason, note, kind)
+        except StorageError as error:
+            name = pod["metadata"]["name"]
+            log.warning("Event %s of pod %s: %s; it says: %s", reason, name, error, note)
+
+    def _record(self, pod: Object, reason: str, note: str, kind: str) -> None:
         metadata = pod["metadata"]
         now = to_micro_time(time.time())
         about = f"regarding.uid={metadata['uid']}"

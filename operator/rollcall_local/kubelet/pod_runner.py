@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import itertools
 import math
 import time
 from pathlib import Path
@@ -70,7 +71,6 @@ class PodRunner:
     async def run(self) -> None:
         """Until all containers are over."""
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
             self.report()
             await self._mount()
             if await self._initialize():
@@ -121,12 +121,16 @@ class PodRunner:
             runner.kill()
 
     async def _mount(self) -> None:
-        while not self.stopped.is_set():
+        for attempt in itertools.count(1):
+            if self.stopped.is_set():
+                return
             try:
+                self._folder.mkdir(parents=True, exist_ok=True)
                 self.volumes.prepare()
             except (ApiStatusError, VolumeError, OSError) as error:
-                note = f"volumes of the pod cannot be had: {error}"
-                self._node.record(self.pod, reason="FailedMount", note=note)
+                if attempt.bit_count() == 1:  # after 1, 2, 4, 8 s and so on, as by a kubelet
+                    note = f"volumes of the pod cannot be had: {error}"
+                    self._node.record(self.pod, reason="FailedMount", note=note)
                 await self.stopped.unless_set(asyncio.sleep(AGAIN_SECONDS))
             else:
                 self._mounted = True

@@ -56,6 +56,11 @@ class PodVolumes:
         """Kind and name of each ConfigMap and Secret that they have the content of."""
         return {found for volume in self._all() for found in volume_content.names(volume)}
 
+    def claims(self) -> set[str]:
+        """Names of the claims that they are of."""
+        found = (volume.get("persistentVolumeClaim") for volume in self._all())
+        return {claim["claimName"] for claim in found if claim is not None}
+
     def mounts(self, container: Object) -> dict[str, Path]:
         """The folder, or file, of each mount path of a container; VolumeError, OSError."""
         volumes = {volume["name"]: volume for volume in self._all()}

@@ -1,5 +1,7 @@
 """The folder of a run: one process at a time, of the format that this version knows."""
 
+import errno
+import os
 import stat
 from pathlib import Path
 
@@ -48,6 +50,15 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StateFolderError, match="ROLLCALL_LOCAL_HOME"):
         StateFolder(tmp_path / "file" / "reverse").hold()
+
+
+def test_a_full_disk_is_named(folder: StateFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StateFolderError, match="No space left on device; see ROLLCALL_LOCAL_HOME"):
+        folder.hold()
 
 
 def test_the_kubeconfig_is_for_its_owner_alone(folder: StateFolder) -> None:

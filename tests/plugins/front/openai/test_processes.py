@@ -12,14 +12,18 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.job_config import EngineRef, OptimizerConfig
-from tests.process.conftest import forked_workers, worker_fork_server
+from tests.process.conftest import forked_workers, one_runtime
 from tests.process.engines.tiny_models import write_tiny_model
 from tests.process.harness import ENDLESS, FAST, START_SECONDS, STEP_SECONDS, LocalJob, in_sync
 from tests.process.pods import Pod
 from tests.unit.rollcall_runtime.jobs import job_config
 
-__all__ = ["forked_workers", "worker_fork_server"]
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+__all__ = ["forked_workers", "one_runtime"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(420),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 KEY = "key-of-the-agents-0"
 STREAMS, TOKENS = 64, 60
@@ -105,7 +109,7 @@ class Agents:
 async def test_a_killed_rollout_and_a_restarted_coordinator_fail_no_request(tmp_path: Path) -> None:
     async with job_of(tmp_path) as job, aiohttp.ClientSession() as session:
         await job.start(rollouts=2)
-        front = job.start_front(KEY)
+        front = await job.start_front(KEY)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await front.reaches("front_rollouts", 2, seconds=STEP_SECONDS)
         agents = Agents(job, front, session)
@@ -123,7 +127,7 @@ async def test_a_killed_rollout_and_a_restarted_coordinator_fail_no_request(tmp_
         job.trainer.send(signal.SIGKILL)
         await job.trainer.exited(seconds=STEP_SECONDS)
         assert await agents.all() == undisturbed, "rollouts serve while there is no coordinator"
-        job.trainer.start()
+        await job.trainer.start()
         await job.operator.until(lambda s: in_sync(s, job.rollouts[1]), seconds=START_SECONDS)
         assert await agents.all() == undisturbed
 
@@ -133,7 +137,7 @@ async def test_a_killed_front_leaves_its_rollouts_no_work_and_its_successor_answ
 ) -> None:
     async with job_of(tmp_path) as job, aiohttp.ClientSession() as session:
         await job.start(rollouts=1)
-        (rollout,), front = job.rollouts, job.start_front(KEY)
+        (rollout,), front = job.rollouts, await job.start_front(KEY)
         await job.operator.until(lambda s: in_sync(s, rollout), seconds=START_SECONDS)
         await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
         agents = Agents(job, front, session)
@@ -149,7 +153,7 @@ async def test_a_killed_front_leaves_its_rollouts_no_work_and_its_successor_answ
             while (await rollout.metrics())["rollout_front_requests"]:
                 await asyncio.sleep(0.1)
 
-        front.start()
+        await front.start()
         await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
         assert await agents.all() == undisturbed
         assert (await job.prompts()).balanced
@@ -159,7 +163,7 @@ async def test_a_job_learns_from_its_agents_trajectories(tmp_path: Path) -> None
     data = DataConfig(sources=(DataSource(FRONT),))
     async with job_of(tmp_path, data=data) as job, aiohttp.ClientSession() as session:
         await job.start(rollouts=1)
-        front = job.start_front(KEY)
+        front = await job.start_front(KEY)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
         agents = Agents(job, front, session)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-pytestmark = [pytest.mark.slow, pytest.mark.new_interpreters]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
 PROMPT = (5, 6, 7, 8, 9)  # the stand-in goes on with 5, 6, 7 and so on

@@ -13,12 +13,18 @@ from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
+from tests.process.conftest import forked_workers, one_runtime
 from tests.process.harness import FAST, START_SECONDS, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.data.character_tokenizer import no_tokenizer
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL, reverse_answers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.new_interpreters]
+__all__ = ["forked_workers", "one_runtime"]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    pytest.mark.asyncio(loop_scope="session"),
+]
 
 ROWS, STEPS = 64, 8
 EXIT_SECONDS = 30.0
@@ -36,7 +42,7 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
         export_path=str(exported),
     )
     async with LocalJob(tmp_path, config) as job:
-        job.trainer.start()
+        await job.trainer.start()
         job.operator.start()
         seen = await job.finished(seconds=START_SECONDS + STEP_SECONDS)
         assert seen.snapshot.finished is not None
@@ -50,7 +56,7 @@ async def test_two_ranks_of_a_pod_learn_report_and_export_and_one_goes_on(tmp_pa
     more = replace(config.supervised, max_steps=STEPS + 2)
     longer = replace(config, trainer_processes=1, supervised=more, export_path="")
     async with LocalJob(tmp_path, longer) as job:
-        job.trainer.start()
+        await job.trainer.start()
         job.operator.start()
         await job.finished(seconds=START_SECONDS + STEP_SECONDS)
         assert "resumed from" in job.trainer.log()
@@ -76,7 +82,7 @@ async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> 
     )
     async with LocalJob(tmp_path, config) as job:
         for pod in job.trainers:
-            pod.start()
+            await pod.start()
         job.operator.start()
         await job.reach(45, seconds=START_SECONDS + STEP_SECONDS)
         first, second = job.trainers
@@ -84,7 +90,7 @@ async def test_it_goes_on_after_a_rank_was_killed_and_learns(tmp_path: Path) -> 
         assert await second.exited(seconds=EXIT_SECONDS) == -signal.SIGKILL
         assert await first.exited(seconds=EXIT_SECONDS) == ExitCode.FAILED
         for pod in job.trainers:
-            pod.start()
+            await pod.start()
         await job.operator.until(
             lambda s: s.boot == 2 and s.finished is not None, seconds=START_SECONDS + STEP_SECONDS
         )
@@ -101,7 +107,7 @@ async def test_it_saves_what_would_be_lost_when_it_is_stopped(tmp_path: Path) ->
         supervised=SupervisedConfig(rows_per_step=8, max_steps=1_000_000),
     )
     async with LocalJob(tmp_path, config) as job:
-        job.trainer.start()
+        await job.trainer.start()
         job.operator.start()
         await job.reach(5, seconds=START_SECONDS + STEP_SECONDS)
         job.trainer.send(signal.SIGTERM)

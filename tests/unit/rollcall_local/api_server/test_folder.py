@@ -117,12 +117,12 @@ def test_a_kind_that_is_not_served_any_more_is_left_alone(tmp_path: Path) -> Non
 @pytest.fixture
 def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files can be made, and nothing can be written to them."""
+    monkeypatch.setattr(os, "fdopen", on_a_full_disk)
 
-    def fdopen(descriptor: int, _mode: str) -> IO[bytes]:
-        os.close(descriptor)
-        return Path("/dev/full").open("wb")
 
-    monkeypatch.setattr(os, "fdopen", fdopen)
+def on_a_full_disk(descriptor: int, _mode: str) -> IO[bytes]:
+    os.close(descriptor)
+    return Path("/dev/full").open("wb")
 
 
 def test_a_full_disk_leaves_the_object_as_it_was(
@@ -141,6 +141,22 @@ def test_a_full_disk_leaves_the_object_as_it_was(
     assert opened(tmp_path).objects() == [made]
     store.delete(CONFIG_MAPS, "ns", "a")
     assert files(tmp_path) == []
+
+
+def test_why_nothing_is_written_is_known_until_something_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ObjectFolder(tmp_path)
+    store = ObjectStore(changed=kept.changed)
+    with monkeypatch.context() as until_there_is_room:
+        until_there_is_room.setattr(os, "fdopen", on_a_full_disk)
+        with pytest.raises(StorageError):
+            store.create(CONFIG_MAPS, config_map())
+    assert kept.problem == f"{tmp_path}: No space left on device"
+    store.create(PODS, pod())  # of a kind that is not kept
+    assert kept.problem
+    store.create(CONFIG_MAPS, config_map())
+    assert kept.problem == ""
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Addresses of pods: each has its own, and this process alone gives those of its network."""
 
 import socket
+from typing import Any
 
 import pytest
 
@@ -65,12 +66,24 @@ def test_all_addresses_of_a_network_can_be_used() -> None:
 
 
 def test_a_machine_without_such_addresses_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: str) -> None:
+    def refuse(*_: Any) -> None:
         raise OSError(99, "Cannot assign requested address")
 
     monkeypatch.setattr(addresses, "_try", refuse)
     with pytest.raises(NoAddressError, match="pods need an address each in 127/8"):
         hold_network()
+
+
+def test_a_port_that_a_program_has_at_all_addresses_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("0.0.0.0", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(addresses, "_PORTS", (port,))
+        monkeypatch.setattr(addresses, "_NETWORKS", [(1, 3)])
+        with pytest.raises(NoAddressError, match=f"port {port} of 127.1.3.251 .*sport = :{port}"):
+            hold_network()
+    hold_network().close()  # it holds nothing since it has refused
 
 
 def test_networks_that_others_hold_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,7 @@
 """What a container writes: its logs, and its last words."""
 
+import json
+import os
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,28 @@ def test_the_last_lines_alone_are_read_if_so_many_are_asked_for(
 ) -> None:
     files.log(0).write_text("a\nb\nc")
     assert files.output(lines) == output
+
+
+@pytest.mark.parametrize(("since", "output"), [(0.0, "abcd"), (2.0, "bcd"), (3.0, "d"), (4.0, "")])
+def test_lines_from_before_a_time_are_left_out(
+    files: ContainerFiles, since: float, output: str
+) -> None:
+    first, second, last = (
+        json.dumps({"time": f"1970-01-01T00:00:0{seconds}Z", "message": name})
+        for seconds, name in ((1, "a"), (2, "b"), (3, "d"))
+    )
+    files.log(0).write_text(f"{first}\n{second}\nc\n{last}\n")
+    found = files.output(None, since=since).decode()
+    assert (
+        "".join(name for name in "abcd" if f'"{name}"' in found or f"{name}\n" in found) == output
+    )
+
+
+def test_lines_that_say_no_time_are_as_old_as_their_file(files: ContainerFiles) -> None:
+    files.log(0).write_text("a\nb\n")
+    os.utime(files.log(0), (100, 100))
+    assert files.output(1, since=100.0) == b"b\n"
+    assert files.output(1, since=101.0) == b""
 
 
 def test_last_words_are_those_that_it_has_said(files: ContainerFiles) -> None:

@@ -197,6 +197,17 @@ async def test_what_cannot_be_started_says_why_and_is_tried_again(
     assert container.runner.state.restarts == 0
 
 
+async def test_a_full_disk_keeps_it_waiting_until_there_is_room(tmp_path: Path) -> None:
+    container = Container(tmp_path / "away", 0, policy="Never")  # a folder that takes no file
+    running = container.running()
+    await asyncio.sleep(3 * AGAIN_SECONDS)
+    assert container.reasons == ["CreateContainerError"]
+    assert str(tmp_path) in str(container.states)
+    (tmp_path / "away").mkdir()
+    await running
+    assert container.runner.state.exit_code == 0
+
+
 async def test_a_start_that_fails_is_tried_again_too(tmp_path: Path) -> None:
     container = Container(tmp_path, 0, policy="Never")
     container.refusals.append(CannotStartError("the container runtime has ended"))

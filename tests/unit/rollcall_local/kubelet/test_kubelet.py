@@ -1,19 +1,23 @@
 """Pods as real processes, from their creation to their end."""
 
 import asyncio
+import errno
 import sys
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from rollcall_local.api_server.kinds import CLAIMS
 from rollcall_local.kubelet import container_runner, kubelet, pod_runner
 from rollcall_local.kubelet.processes import ContainerRuntimes
 from rollcall_local.kubelet.restart_delays import RestartDelays
-from rollcall_operator.kube.resources import CONFIG_MAPS, NODES, PODS, SECRETS
-from tests.unit.rollcall_local.kubelet.containers_here import until
+from rollcall_local.kubelet.volumes import PodVolumes
+from rollcall_operator.kube.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS
+from tests.unit.rollcall_local.kubelet.containers_here import SECONDS, until
 from tests.unit.rollcall_local.kubelet.kubelet_here import NAMESPACE, Here, kubelet_here
 
 pytestmark = [
@@ -200,6 +204,74 @@ async def test_a_pod_waits_for_its_volumes_and_says_why(here: Here) -> None:
     assert "podIP" not in here.status()
     here.store.create(SECRETS, {"metadata": {"name": "login", "namespace": NAMESPACE}, "data": {}})
     await here.until(lambda: here.status().get("phase") == "Succeeded")
+
+
+async def test_a_pod_that_waits_for_its_volumes_long_says_so_less_and_less_often(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+    monkeypatch.setattr(PodVolumes, "prepare", fails(tried))
+    here.create("echo up", volumes=[{"name": "v", "emptyDir": {}}])
+    async with asyncio.timeout(SECONDS):
+        while len(tried) < 17:
+            await asyncio.sleep(0.01)
+    (event,) = [e for e in here.store.listed(EVENTS) if e["reason"] == "FailedMount"]
+    assert event["series"]["count"] == len([1, 2, 4, 8, 16])
+
+
+def fails(tried: list[int]) -> Callable[[object], None]:
+    def prepare(_: object) -> None:
+        tried.append(1)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    return prepare
+
+
+async def test_a_pod_waits_for_room_on_the_disk_and_says_so(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(kubelet, "LOOK_SECONDS", 0.01)
+    beside = here.node.hosts_file.with_suffix(".new")
+    beside.mkdir()  # where the names of pods are to be written
+    here.create("echo up", restartPolicy="Never")
+    await here.until(lambda: "Is a directory" in str(here.status()))
+    beside.rmdir()
+    await here.until(lambda: here.status().get("phase") == "Succeeded")
+
+
+async def test_what_a_claim_held_goes_with_it_once_no_pod_has_it(here: Here) -> None:
+    place = here.node.claims / NAMESPACE / "data"
+    for name in ("data", "other"):
+        here.store.create(CLAIMS, {"metadata": {"name": name, "namespace": NAMESPACE}})
+        (here.node.claims / NAMESPACE / name).mkdir(parents=True)
+    volume = {"name": "v", "persistentVolumeClaim": {"claimName": "data"}}
+    here.create(POLITE, volumes=[volume])
+    await here.said("up")
+    here.store.delete(CLAIMS, NAMESPACE, "data")
+    await asyncio.sleep(0.1)
+    assert place.exists(), "a pod has it"
+    here.delete()
+    async with asyncio.timeout(SECONDS):
+        while place.exists():
+            await asyncio.sleep(0.01)
+    assert (here.node.claims / NAMESPACE / "other").exists()
+
+
+async def test_tokens_are_renewed_after_the_machine_has_slept(
+    here: Here, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubelet, "LOOK_SECONDS", 0.01)
+    here.create(POLITE)
+    await here.said("up")
+    refreshed = asyncio.Event()
+    monkeypatch.setattr(pod_runner.PodRunner, "refresh", lambda _: refreshed.set())
+    await asyncio.sleep(0.05)
+    assert not refreshed.is_set()
+    clock = time.time
+    monkeypatch.setattr(time, "time", lambda: clock() + 600.0)
+    async with asyncio.timeout(SECONDS):
+        await refreshed.wait()
 
 
 async def test_a_container_waits_for_its_variables_and_says_why(here: Here) -> None:

@@ -1,5 +1,6 @@
 """What all pods of the machine share: names, tokens, events, content."""
 
+import errno
 import json
 import socket
 from pathlib import Path
@@ -121,6 +122,19 @@ def test_an_event_that_says_the_same_again_is_counted(node: Node) -> None:
         "uid": made["metadata"]["uid"],
     }
     assert first["type"] == "Warning"
+
+
+def test_an_event_that_the_disk_does_not_take_is_logged(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = pod(node)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    node.store = ObjectStore(changed=full)
+    node.record(made, reason="FailedMount", note="secret is away")
+    assert "No space left on device; it says: secret is away" in caplog.text
 
 
 def test_the_downward_api_knows_labels_and_annotations_by_their_keys() -> None:

@@ -112,6 +112,23 @@ async def test_a_program_of_rollcall_is_forked_and_has_its_mark_too(here: Contai
     assert here.output.startswith("usage: rollcall-trainer")
 
 
+async def test_a_forked_program_begins_as_a_new_interpreter_does(
+    here: Containers, tmp_path: Path
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys; print(*sys.orig_argv)")
+    await here.runtime.ready()
+    process = await here.runtime.run(
+        container=here.name(),
+        argv=["rollcall-trainer", "--help"],
+        environment={"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        folder=here.folder,
+        log_file=here.log_file,
+    )
+    assert await code_of(process) == 0
+    program = Path(sys.executable).with_name("rollcall-trainer")
+    assert here.output.startswith(f"{sys.executable} {program} --help\n"), "it can be run again"
+
+
 # --- what it leaves behind --------------------------------------------------------------------
 
 

@@ -118,7 +118,7 @@ async def test_it_learns_over_a_scale_up_and_a_kill(tmp_path: Path) -> None:
     async with job_of(tmp_path) as job:
         await job.start(rollouts=1)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
-        job.launch()
+        await job.launch()
         await job.push_roster(EpochCause.MEMBERS_JOINED)
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
         await job.steps(5, seconds=60)

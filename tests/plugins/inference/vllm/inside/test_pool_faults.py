@@ -109,10 +109,10 @@ def folder() -> Iterator[Path]:
         yield Path(name)
 
 
-def launched(job: LocalJob, folder: Path) -> Pod:
+async def launched(job: LocalJob, folder: Path) -> Pod:
     """A rollout whose temporary files lie in `folder`, which is made."""
     folder.mkdir()
-    return job.launch(TMPDIR=str(folder))
+    return await job.launch(TMPDIR=str(folder))
 
 
 async def settled(
@@ -137,7 +137,7 @@ async def test_a_trainer_that_is_killed_in_a_publication_leaves_one_version_serv
     saved = CheckpointConfig(1, str(tmp_path / "saved"))
     synced = {"bucket_bytes": 16 << 10, "config": {"operationBytes": 16 << 10}}
     async with job_of(tmp_path, checkpoint=saved, weight_sync=synced) as job:
-        rollout = launched(job, folder / "t")
+        rollout = await launched(job, folder / "t")
         variables = {held_sender.AT: moment, held_sender.FOLDER: str(tmp_path)}
         job.trainer.imports = "tests.plugins.inference.vllm.inside.held_sender"
         job.trainer.variables.update(variables)
@@ -161,7 +161,7 @@ async def test_a_trainer_that_is_killed_in_a_publication_leaves_one_version_serv
             assert logprobs == pytest.approx(plain, abs=CLOSE)
         for name in variables:
             del job.trainer.variables[name]
-        job.trainer.start()
+        await job.trainer.start()
         await job.operator.until(
             lambda s: s.boot == 2 and in_sync(s, rollout), seconds=START_SECONDS
         )
@@ -174,7 +174,7 @@ async def test_a_trainer_that_is_killed_in_a_publication_leaves_one_version_serv
 @pytest.mark.timeout(600)
 async def test_a_pool_of_none_and_back_leaves_nothing_behind(tmp_path: Path, folder: Path) -> None:
     async with job_of(tmp_path) as job:
-        first = launched(job, folder / "t")
+        first = await launched(job, folder / "t")
         await job.start(rollouts=0)
         await job.operator.until(lambda s: in_sync(s, first), seconds=START_SECONDS)
         await job.steps(3, seconds=STEP_SECONDS)
@@ -183,7 +183,7 @@ async def test_a_pool_of_none_and_back_leaves_nothing_behind(tmp_path: Path, fol
         assert await first.exited(seconds=60) == 0
         assert not left(folder / "t", shared), "once it has ended"
         await job.push_roster(EpochCause.SCALED_DOWN, without=(first,))
-        second = launched(job, folder / "u")
+        second = await launched(job, folder / "u")
         await job.push_roster(EpochCause.MEMBERS_JOINED, without=(first,))
         await job.operator.until(lambda s: in_sync(s, second), seconds=START_SECONDS)
         await job.steps(3, seconds=STEP_SECONDS)

@@ -30,7 +30,7 @@ async def test_a_reward_that_hangs_raises_forks_and_fills_the_disk_costs_its_gro
         async with job_of(
             tmp_path, reward_function=faulty_rewards.NAME, reward_errors=errors
         ) as job:
-            rollout = job.launch(TMPDIR=name)
+            rollout = await job.launch(TMPDIR=name)
             await job.start(rollouts=0)
             await job.operator.until(lambda s: in_sync(s, rollout), seconds=START_SECONDS)
             await job.reach(STEPS, seconds=FINISH_SECONDS)
