@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,8 @@ def _of_environments(objects: list[Object], images: Mapping[str, Path]) -> Itera
 
 def _missing(python: Path) -> list[str]:
     """Packages that an environment lacks."""
+    if python == Path(sys.executable):
+        return [name for name in _NEEDED if find_spec(name) is None]
     try:
         done = subprocess.run(
             [python, "-c", _LIST_MISSING, *_NEEDED],

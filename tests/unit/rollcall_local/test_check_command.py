@@ -51,3 +51,15 @@ def test_without_a_job_there_is_nothing_to_check(capsys: pytest.CaptureFixture[s
 def test_a_name_that_is_no_example_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["revers"]) == 1
     assert "rollcall check: revers: there is no such file" in capsys.readouterr().err
+
+
+def test_a_pod_that_is_larger_than_the_machine_has_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body: dict[str, Any] = yaml.safe_load((EXAMPLES / "reverse.yaml").read_text())
+    container = body["spec"]["trainer"]["template"]["spec"]["containers"][0]
+    container["resources"] = {"requests": {"memory": "900Ti"}}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump(body))
+    assert main([str(file), "--manifests-only"]) == 1
+    assert "resources.requests.memory: a pod asks for" in capsys.readouterr().out

@@ -2,6 +2,8 @@
 
 import json
 import sys
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +11,15 @@ import pytest
 import yaml
 
 from rollcall_local.check_command import main
+from rollcall_local.kubelet.machine import GPU, this_machine
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 IMAGE = "rollcall/worker-cpu:dev"
 STUB = """#!{python}
 import json, os, sys
 from pathlib import Path
+if sys.argv[1] == "-c":  # which packages are missing: none
+    sys.exit(0)
 reports = json.loads({reports!r})
 role, prompts = sys.argv[3], json.load(sys.stdin)
 Path({place!r}, role + ".json").write_text(json.dumps([prompts, dict(os.environ), os.getcwd()]))
@@ -113,7 +118,8 @@ def test_a_container_has_its_own_environment_volumes_and_the_first_prompts(
 def test_lines_have_the_paths_of_the_manifest(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stub = "import json, os, sys; f = json.loads(os.environ['ROLLCALL_CONFIG'])['data']"
+    stub = "import json, os, sys; sys.argv[1] == '-c' and sys.exit(0)"
+    stub += "; f = json.loads(os.environ['ROLLCALL_CONFIG'])['data']"
     python = machine.place / "venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
     python.write_text(
@@ -164,8 +170,14 @@ def test_a_model_that_no_machine_holds_is_wrong(
 
 
 def test_what_runs_on_devices_is_not_compared_with_the_machines_memory(
-    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    machine: Machine,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    here = this_machine()
+    with_gpu = replace(here, capacity={**here.capacity, GPU: Decimal(1)})
+    monkeypatch.setattr("rollcall_local.kubelet.machine.this_machine", lambda: with_gpu)
     machine.roles["trainer"] = report(parameters=10**13)
     assert machine.check(written(tmp_path, resources={"limits": {"nvidia.com/gpu": "1"}})) == 0
     assert "by estimate" in capsys.readouterr().out
