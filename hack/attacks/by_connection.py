@@ -165,6 +165,16 @@ async def metrics_read_slowly(job: AttackedJob) -> None:
 
 
 @attack("unauthenticated", seconds=60)
+async def responses_read_slowly(job: AttackedJob) -> None:
+    """300 clients that ask for all recorded responses and read nothing: probes answer others."""
+    endpoint = job.probes(job.job.trainer)
+    asked = (opening(endpoint, "GET", "/samples?limit=256") + b"\r\n") * 50
+    async with held_connections(endpoint, 300, asked):
+        await asyncio.sleep(HELD_SECONDS)
+        await answers(job)
+
+
+@attack("unauthenticated", seconds=60)
 async def junk_at_every_port(job: AttackedJob) -> None:
     """Bytes that are no protocol at every port on which a worker listens: training goes on."""
     for pod in job.workers:

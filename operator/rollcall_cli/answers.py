@@ -18,6 +18,7 @@ from rollcall_cli.job_record import NoSuchJobError, read_job
 from rollcall_cli.job_summary import read_summary
 from rollcall_operator.kube.connection import ConfigurationError
 from rollcall_operator.kube.errors import ApiError, UnreachableError
+from rollcall_protocol.sample_query import BadQueryError
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +41,7 @@ def outcome(work: Coroutine[Any, Any, int]) -> int:
     except (
         NoSuchJobError,
         NoSuchObjectError,
+        BadQueryError,
         ConfigurationError,
         ApiError,
         UnreachableError,
@@ -167,6 +169,12 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+async def _samples(options: argparse.Namespace) -> int:
+    from rollcall_cli import samples_command  # noqa: PLC0415 - for this alone
+
+    return await samples_command.run(options)
+
+
 _ANSWERS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "status": _show,
     "epochs": _show,
@@ -175,5 +183,6 @@ _ANSWERS: dict[str, Callable[[argparse.Namespace], Awaitable[int]]] = {
     "logs": _logs,
     "describe": _describe,
     "report": _report,
+    "samples": _samples,
     **dict.fromkeys(_CHANGES, _change),
 }

@@ -6,21 +6,25 @@ import asyncio
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from rollcall_operator.api.labels import JOB, ROLE, TRAINER
+from rollcall_cli.job_samples import as_object, read_samples
+from rollcall_cli.trainer_pod import read_from_trainer
 from rollcall_operator.kube.errors import ApiError, NotFoundError, UnreachableError
-from rollcall_operator.kube.resources import EVENTS, PODS, RL_JOBS, ROLLOUT_POOLS
-from rollcall_protocol.pod_contract import METRICS_PORT
+from rollcall_operator.kube.resources import EVENTS, RL_JOBS, ROLLOUT_POOLS
+from rollcall_protocol.sample_query import MOST_ANSWERED, SampleQuery
 from rollcall_protocol.step_history import MOST_BYTES, ROUTE, StepRow, read_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollcall_operator.kube.client import KubeClient, Object
+    from rollcall_protocol.sample_record import SampleRecord
+
+_SAMPLES = SampleQuery(order="spread", limit=MOST_ANSWERED)
 
 
 @dataclass(frozen=True, slots=True)
 class JobRecord:
-    """An RLJob with its pools, events and the steps that its trainer has made.
+    """An RLJob with its pools, events, the steps that its trainer has made, and its responses.
 
     `missing`: what could not be read, and why; one sentence each.
     """
@@ -29,6 +33,7 @@ class JobRecord:
     pools: Sequence[Object] = ()
     events: Sequence[Object] = ()
     steps: Sequence[StepRow] = ()
+    samples: Sequence[SampleRecord] = ()
     missing: Sequence[str] = ()
     status: dict[str, Any] = field(init=False)
 
@@ -57,6 +62,7 @@ class JobRecord:
             "pools": list(self.pools),
             "events": list(self.events),
             "steps": [asdict(row) for row in self.steps],
+            "samples": [as_object(record) for record in self.samples],
             "missing": list(self.missing),
         }
 
@@ -85,28 +91,25 @@ async def read_job(client: KubeClient, *, namespace: str, name: str) -> JobRecor
         client.list(EVENTS, namespace=namespace, fields=f"regarding.uid={uid}"),
     )
     steps: list[StepRow] = []
+    samples: list[SampleRecord] = []
     try:
         steps = await _steps(client, namespace, name)
+        samples = await read_samples(client, namespace=namespace, job=name, query=_SAMPLES)
     except (ApiError, UnreachableError) as error:
-        missing.append(f"The figures of steps could not be read from the trainer: {error}")
+        what = "The responses" if steps else "The figures of steps"
+        missing.append(f"{what} could not be read from the trainer: {error}")
     return JobRecord(
         job=job,
         pools=[pool for pool in pools if pool["spec"]["jobRef"]["name"] == name],
         events=events,
         steps=steps,
+        samples=samples,
         missing=missing,
     )
 
 
 async def _steps(client: KubeClient, namespace: str, name: str) -> list[StepRow]:
-    trainers = await client.list(PODS, namespace=namespace, labels=f"{JOB}={name},{ROLE}={TRAINER}")
-    first = f"{name}-trainer-0"
-    if all(pod["metadata"]["name"] != first for pod in trainers):
-        raise UnreachableError(
-            f"there is no pod {first}; figures are kept in it, so ask while the job runs, or set "
-            "spec.cleanPodPolicy to None"
-        )
-    text = await client.read_from_pod(
-        namespace=namespace, name=first, port=METRICS_PORT, route=ROUTE, most_bytes=MOST_BYTES
+    text = await read_from_trainer(
+        client, namespace=namespace, job=name, route=ROUTE, most_bytes=MOST_BYTES
     )
     return read_rows(text.decode(errors="replace"))

@@ -97,6 +97,7 @@ def add_commands(commands: Commands) -> None:
     _add_describe(commands)
     _add_changes(commands)
     _add_report(commands)
+    _add_samples(commands)
 
 
 def _add_changes(commands: Commands) -> None:
@@ -148,6 +149,37 @@ def _add_report(commands: Commands) -> None:
         type=Path,
         help="where to write, - for standard output (JOB-report.html; with -o json -)",
     )
+
+
+def _add_samples(commands: Commands) -> None:
+    text = (
+        "responses that were trained on: prompt and response with a colour by token, rewards, and "
+        "why they ended"
+    )
+    samples = commands.add("samples", text, as_json="an object in each line")
+    samples.add_argument("--step", help="responses of this step")
+    samples.add_argument("--prompt", help="responses to the prompt of this number")
+    order = samples.add_mutually_exclusive_group()
+    for name, reward in (("worst", "least"), ("best", "greatest")):
+        order.add_argument(
+            f"--{name}",
+            dest="order",
+            action="store_const",
+            const=name,
+            help=f"those of the {reward} reward of the last 10 recorded steps, or of --step or "
+            "--prompt",
+        )
+    order.add_argument(
+        "--follow", action="store_true", help="new ones too, as they come, until the job is over"
+    )
+    samples.add_argument("--limit", default="8", metavar="N", help="at most so many (8; up to 256)")
+    samples.add_argument(
+        "--color",
+        choices=["advantage", "mismatch"],
+        default="advantage",
+        help="what a token's colour shows (advantage)",
+    )
+    samples.set_defaults(order="newest", kept_samples=None)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,8 @@ def _ask(options: argparse.Namespace) -> int:
     from rollcall_local import runs  # noqa: PLC0415
 
     folder = runs.chosen(options.local_run, getattr(options, "job", ""))
+    if options.command == "samples" and folder.holder() is None:
+        options.kept_samples = folder.samples(options.job)
 
     async def at_the_run() -> int:
         async with runs.opened(folder) as kubeconfig:

@@ -173,6 +173,9 @@ class _Run:
                 record = await read_job(
                     client, namespace=metadata["namespace"], name=metadata["name"]
                 )
+            if record.samples:
+                lines = [sample.line() for sample in record.samples]
+                self._folder.samples(record.name).write_bytes(b"".join(lines))
             if record.steps:
                 path = self._folder.path / f"{metadata['name']}-report.html"
                 page = await asyncio.to_thread(render, record)

@@ -58,6 +58,10 @@ class StateFolder:
     def operator_log(self) -> Path:
         return self.path / "operator.log"
 
+    def samples(self, job: str) -> Path:
+        """The responses of a job whose run has ended."""
+        return self.path / f"{job}-samples.jsonl"
+
     def hold(self) -> None:
         """Make it this process's alone until it ends; StateFolderError."""
         try:

@@ -299,6 +299,25 @@ class TrackingConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SampleRecordingConfig:
+    """Which responses the trainer keeps for people to look at, by groups.
+
+    A `share` of the groups of each step, and all of each step that `all_every_steps` divides (0:
+    of none).
+    """
+
+    share: float = 0.05
+    all_every_steps: int = 0
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if not 0 <= self.share <= 1:
+            raise ValueError("share must be from 0 to 1")
+        if self.all_every_steps < 0:
+            raise ValueError("allEverySteps must be at least 0")
+
+
+@dataclass(frozen=True, slots=True)
 class JobConfig:
     """Settings that the trainer and its rollouts share.
 
@@ -334,6 +353,7 @@ class JobConfig:
     health: HealthConfig = field(default_factory=HealthConfig)
     evaluation: EvaluationConfig | None = None
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
+    samples: SampleRecordingConfig = field(default_factory=SampleRecordingConfig)
     trainer_processes: int = 1
     trainer_device: str = "auto"
     trainer_accelerators: dict[str, int] = field(default_factory=dict)

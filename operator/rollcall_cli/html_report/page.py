@@ -11,6 +11,7 @@ import jinja2
 
 from rollcall_cli.columns import EPOCHS, POOLS, SESSIONS
 from rollcall_cli.html_report.charts import draw
+from rollcall_cli.html_report.samples import SCRIPT, script_hash, shown
 from rollcall_operator.api import yaml_text
 from rollcall_protocol import __version__
 
@@ -38,6 +39,9 @@ def render(record: JobRecord, *, pictures: Mapping[str, str] | None = None) -> s
         chart=draw(record),
         pictures=pictures or {},
         tables=[table for table in _tables(record) if table[2]],
+        samples=[shown(sample) for sample in reversed(record.samples)],
+        script=SCRIPT,
+        script_hash=script_hash(),
         spec=yaml_text.dump(manifest),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         version=__version__,

@@ -1,4 +1,4 @@
-"""What is measured while a job trains: health, evaluation, tracking."""
+"""What is measured and kept while a job trains: health, evaluation, tracking, samples."""
 
 from typing import Annotated, ClassVar
 
@@ -6,7 +6,8 @@ from pydantic import Field
 
 from rollcall_operator.api.data import RowsSpec
 from rollcall_operator.api.rules import Model, Rule
-from rollcall_operator.api.scalars import Amount, Count, Folder, Ratio
+from rollcall_operator.api.scalars import Amount, Count, Folder, Ratio, Share
+from rollcall_operator.api.training import nested
 
 
 class HealthSpec(Model):
@@ -64,3 +65,22 @@ class TrackingSpec(Model):
     """Directory in the trainer's container that gets event files for TensorBoard."""
     wandb_project: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Project of Weights & Biases; the container's environment has the key (WANDB_API_KEY)."""
+
+
+class SamplesSpec(Model):
+    """Which responses the trainer keeps for people to look at (`rollcall samples`).
+
+    A supervised job has none.
+    """
+
+    share: Share = "0.05"
+    """Share of the groups of each step that is kept, chosen by step and prompt; a decimal string.
+    0: none."""
+    all_every_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    """All groups of a step are kept if this divides its number. 0: of no step."""
+
+
+class ObserveSpec(Model):
+    """What the trainer keeps of the job for people to look at."""
+
+    samples: SamplesSpec = nested(SamplesSpec)

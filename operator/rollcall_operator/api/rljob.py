@@ -11,7 +11,12 @@ from rollcall_operator.api.data import DataSpec
 from rollcall_operator.api.environment import EnvironmentSpec
 from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.labels import GROUP_DEFAULT
-from rollcall_operator.api.monitoring import EvaluationSpec, HealthSpec, TrackingSpec
+from rollcall_operator.api.monitoring import (
+    EvaluationSpec,
+    HealthSpec,
+    ObserveSpec,
+    TrackingSpec,
+)
 from rollcall_operator.api.network_policy import NetworkPolicySpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import EngineConfig, RolloutBase
@@ -311,6 +316,7 @@ class RLJobSpec(Model):
         _frozen("health"),
         _frozen("evaluation", optional=True),
         _frozen("tracking"),
+        _frozen("observe"),
         _frozen("algorithm", optional=True),
         _frozen("supervised", optional=True),
         _frozen("weightSync"),
@@ -367,6 +373,7 @@ class RLJobSpec(Model):
     health: HealthSpec = nested(HealthSpec)
     evaluation: EvaluationSpec | None = None
     tracking: TrackingSpec = nested(TrackingSpec)
+    observe: ObserveSpec = nested(ObserveSpec)
     weight_sync: WeightSyncSpec = nested(WeightSyncSpec)
     membership: MembershipSpec = nested(MembershipSpec)
     failure_policy: FailurePolicy = nested(FailurePolicy)

@@ -521,6 +521,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             ("health", {}, {"spec.health.maxSkippedSteps": 2}),
             ("evaluation", {}, {"spec.evaluation": EVALUATION}),
             ("tracking", {}, {"spec.tracking.folder": "/logs"}),
+            ("observe", {}, {"spec.observe.samples.share": "1"}),
             ("tls.enabled", {}, {"spec.tls.enabled": False}),
             (
                 "tls.secretName",
@@ -630,6 +631,16 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "figures in a relative folder",
         ("spec.tracking.folder", "must be an absolute path"),
         {"spec.tracking.folder": "logs"},
+    ),
+    _apply(
+        "more than all responses kept",
+        ("spec.observe.samples.share", "must be a decimal string from 0.0 to 1.0"),
+        {"spec.observe.samples.share": "1.5"},
+    ),
+    _apply(
+        "responses kept of every step before the first",
+        ("spec.observe.samples.allEverySteps", "greater than or equal to 0"),
+        {"spec.observe.samples.allEverySteps": -1},
     ),
     _apply(
         "checkpoints given up while it runs",

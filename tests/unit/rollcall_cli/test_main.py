@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from rollcall_cli import answers, job_actions, job_logs, live
+from rollcall_cli import answers, job_actions, job_logs, live, samples_command
 from rollcall_cli import main as command
 from rollcall_cli.job_logs import LogLine
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_cli.job_summary import summarize
 from tests.unit.rollcall_cli.example_record import record
+from tests.unit.rollcall_protocol.sample_records import sample_record
 
 CHANGES = ("suspend", "resume", "drain", "kill", "scale", "delete")
-COMMANDS = ("status", "epochs", "pools", "watch", "logs", "describe", "report", *CHANGES)
+COMMANDS = ("status", "epochs", "pools", "watch", "logs", "describe", "report", "samples", *CHANGES)
 
 
 @pytest.fixture(autouse=True)
@@ -61,13 +62,22 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_logs, "read_logs", read_logs)
     monkeypatch.setattr(live, "print_lines", print_lines)
 
+    async def get_job(*_: Any, **__: Any) -> None: ...
+
+    async def read_samples(*_: Any, **__: Any) -> Any:
+        return [sample_record()]
+
+    monkeypatch.setattr(samples_command, "chosen_cluster", opened)
+    monkeypatch.setattr(samples_command, "get_job", get_job)
+    monkeypatch.setattr(samples_command, "read_samples", read_samples)
+
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_answers_in_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = [name, "reverse", *(["4"] if name == "scale" else [])]
     assert command.main([*words, "-o", "json"]) == 0
     text = capsys.readouterr().out
-    lines = name in {"logs", "watch"}
+    lines = name in {"logs", "watch", "samples"}
     found = [json.loads(line) for line in text.splitlines()] if lines else [json.loads(text)]
     assert all(isinstance(answer, dict) and answer for answer in found)
 

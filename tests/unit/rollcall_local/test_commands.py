@@ -13,6 +13,7 @@ from rollcall_local.api_server.store import ObjectStore
 from rollcall_local.commands import main
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import CONFIG_MAPS, RL_JOBS
+from tests.unit.rollcall_protocol.sample_records import sample_record
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -71,6 +72,19 @@ def test_the_status_of_an_ended_run_is_known(capsys: pytest.CaptureFixture[str])
     ended("reverse")
     assert main(["status", "reverse", "-o", "json"]) == 0
     assert json.loads(capsys.readouterr().out)["step"] == 7
+
+
+def test_the_responses_of_an_ended_run_are_read_from_its_folder(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = ended("reverse")
+    assert main(["samples", "reverse"]) == 1
+    assert "no responses of a job 'reverse' were recorded" in capsys.readouterr().err
+    lines = [sample_record(sample=sample, reward=1.0 - sample).line() for sample in range(3)]
+    folder.samples("reverse").write_bytes(b"".join(lines))
+    assert main(["samples", "reverse", "--worst", "--limit", "2", "-o", "json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["reward"] for each in found] == [-1.0, 0.0]
 
 
 def test_a_job_of_an_ended_run_is_deleted_with_its_children() -> None:

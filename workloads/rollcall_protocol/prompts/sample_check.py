@@ -22,6 +22,8 @@ from rollcall_protocol.wire.reward_errors import MAX_REWARD, MAX_TEXT, RewardErr
 
 MAX_LOGPROB = 0.01  # of a probability of 1, with the rounding of an inference engine
 MAX_POSITIONS = 2**18  # of prompt and response, if the model has no bound of its own
+MAX_REWARD_PARTS = 64
+MAX_SECONDS = 1e8  # that a response takes
 _LONGEST_FILE = 10**7  # lines
 
 
@@ -90,7 +92,7 @@ class SampleBounds:
         if not abs(sample.reward) <= MAX_REWARD:
             problem = f"reward {sample.reward} is not within {MAX_REWARD:g}"
             return BadSamples(SampleFault.REWARD, problem)
-        return None
+        return _bad_figures(sample)
 
     def check_report(
         self, report: PartialReport, lease: PromptLease, *, newest: Version
@@ -184,6 +186,20 @@ class SampleBounds:
         for version in versions:
             if not lowest <= version <= limit:
                 yield SampleFault.VERSION, _version(version, newest)
+
+
+def _bad_figures(sample: Sample) -> BadSamples | None:
+    """Of what people look at alone."""
+    if len(sample.parts) > MAX_REWARD_PARTS:
+        problem = f"{len(sample.parts)} parts of a reward; at most {MAX_REWARD_PARTS} are there"
+        return BadSamples(SampleFault.REWARD, problem)
+    for number in sample.parts:
+        if not abs(number) <= MAX_REWARD:
+            problem = f"part {number} of a reward is not within {MAX_REWARD:g}"
+            return BadSamples(SampleFault.REWARD, problem)
+    if not 0 <= sample.seconds <= MAX_SECONDS:
+        return BadSamples(SampleFault.LENGTH, f"{sample.seconds} seconds")
+    return None
 
 
 def _limit(newest: Version | None) -> int:

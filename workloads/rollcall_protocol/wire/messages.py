@@ -284,12 +284,18 @@ class ReconnectRequest:
 class Sample:
     """One response. Each token has its behaviour log-probability and its weight version, or 0 and
     NOT_SAMPLED if an environment gave it.
+
+    For people to look at: `parts` are the numbers of the parts of the reward, without weights and
+    in the job's order, none if it is no sum; `seconds` is how long the rollout took that finished
+    the response.
     """
 
     tokens: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     reward: float
+    parts: tuple[float, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

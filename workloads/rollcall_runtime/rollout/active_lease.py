@@ -15,8 +15,8 @@ class ActiveLease:
     """A lease and its responses so far: those that came with it, or newer ones.
 
     An empty `group` is sampled from the beginning. `since` marks the version that the first token
-    sampled here may have. By the number of the sample: what its environment gave in all, and the
-    error that ended it.
+    sampled here may have. By the number of the sample: what its environment gave in all, the error
+    that ended it, and how many seconds it took here.
     """
 
     lease: PromptLease
@@ -24,6 +24,7 @@ class ActiveLease:
     since: int | None = None
     environment_rewards: dict[int, float] = field(default_factory=dict)
     environment_errors: dict[int, RewardError] = field(default_factory=dict)
+    seconds: dict[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, lease: PromptLease, *, keep: bool, in_turns: bool = False) -> "ActiveLease":

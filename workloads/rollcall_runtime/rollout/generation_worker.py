@@ -19,7 +19,7 @@ from rollcall_runtime.rollout.lease_progress import LeaseProgress
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.turns import cut, since
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentFailedError
-from rollcall_runtime.tasks.reward_process import RewardScorer, Score
+from rollcall_runtime.tasks.reward_process import RewardScorer, Score, SummedReward
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.telemetry import RolloutMetrics
@@ -233,9 +233,11 @@ class GenerationWorker:
 
     async def _sample(self, active: ActiveLease, number: int, request: GenerationRequest) -> None:
         """Sample a response until it is finished."""
+        began = time.monotonic()
         if self._conversations is None:
             if not active.group[number].finished:
                 await self._sample_turn(active, number, request)
+            active.seconds[number] = time.monotonic() - began
             return
         conversation = self._conversations.new(active.lease, number)
         try:
@@ -251,6 +253,7 @@ class GenerationWorker:
             )
             active.group[number] = replace(active.group[number], finished=True)
         finally:
+            active.seconds[number] = time.monotonic() - began
             conversation.close()
 
     async def _sample_turn(
@@ -302,8 +305,15 @@ class GenerationWorker:
         rewards = [0.0 if isinstance(score, RewardError) else score for score in scores]
         rewards += [0.0] * (len(active.group) - len(scores))
         samples = tuple(
-            Sample(g.tokens, g.logprobs, g.versions, reward)
-            for g, reward in zip(active.group, rewards, strict=True)
+            Sample(
+                g.tokens,
+                g.logprobs,
+                g.versions,
+                float(reward),
+                parts=reward.parts if isinstance(reward, SummedReward) else (),
+                seconds=round(active.seconds.get(number, 0.0), 3),
+            )
+            for number, (g, reward) in enumerate(zip(active.group, rewards, strict=True))
         )
         own = active.own_tokens()
         scored = zip(scores, own, strict=False)

@@ -28,6 +28,20 @@ log = logging.getLogger(__name__)
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
 
+
+class SummedReward(float):
+    """A reward that is a sum; `parts` are their numbers without weights, in the job's order."""
+
+    parts: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, reward: float, parts: Sequence[float]) -> "SummedReward":
+        """The sum with its parts."""
+        made = cls(reward)
+        made.parts = tuple(parts)
+        return made
+
+
 Score = float | RewardError
 OfParts = Callable[[Mapping[str, float]], None]
 MAX_ANSWER = 1 << 16  # bytes
@@ -133,9 +147,12 @@ class RewardProcess:
             for sample in range(first, first + len(samples)):
                 async with asyncio.timeout(self._timeout):
                     answer = await running.answer()
-                scores.append(_score(answer, sample))
-                if self._part_names and not isinstance(scores[-1], RewardError):
-                    self._of_parts(_parts(answer, self._part_names))
+                score = _score(answer, sample)
+                if self._part_names and not isinstance(score, RewardError):
+                    numbers = _parts(answer, self._part_names)
+                    self._of_parts(numbers)
+                    score = SummedReward.of(score, list(numbers.values()))
+                scores.append(score)
                 if self._stop_at_error and isinstance(scores[-1], RewardError):
                     break
         except (TimeoutError, ProcessDiedError, SpecError) as error:

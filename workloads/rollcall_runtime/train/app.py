@@ -36,13 +36,14 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
-from rollcall_runtime.train.history_file import history_path, read_history
+from rollcall_runtime.train.history_file import history_path, read_history, samples_path
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
+from rollcall_runtime.train.samples.sampled_step import SampleDescriber
 from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
@@ -162,7 +163,12 @@ class _Leader:
         learning = LearningJudge(prompts_differ=job.environment is None and not job.data.from_front)
         learning.restore(await asyncio.to_thread(read_history, history), step=state.step)
         tracking = await asyncio.to_thread(
-            Tracking, job, history=history, first_step=state.step + 1
+            Tracking,
+            job,
+            history=history,
+            first_step=state.step + 1,
+            samples=samples_path(self.environment),
+            describe=SampleDescriber(job, open_model(job.model)),
         )
         loop = TrainerLoop(
             config=job,
@@ -378,6 +384,7 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
             publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
             export=FinalExport(job.export_path, last_step=job.algorithm.max_steps, ranks=ranks),
             every_rank_sends=_senders(job) > 1,
+            recording=job.samples,
         )
         undo.pop_all()
     return rank

@@ -20,9 +20,19 @@ log = logging.getLogger(__name__)
 
 
 def history_path(environment: TrainerEnvironment) -> Path:
+    """Of the figures of steps."""
+    return _kept(environment) / "history.jsonl"
+
+
+def samples_path(environment: TrainerEnvironment) -> Path:
+    """Of recorded responses."""
+    return _kept(environment) / "samples.jsonl"
+
+
+def _kept(environment: TrainerEnvironment) -> Path:
     """Beside the checkpoints, where a replacement pod finds it too, if there are any."""
     saved = environment.job.checkpoint
-    return (Path(saved.path) if saved else environment.state_dir) / "history.jsonl"
+    return Path(saved.path) if saved else environment.state_dir
 
 
 def read_history(path: Path) -> list[StepRow]:

@@ -9,13 +9,16 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rollcall_protocol.sample_query import ROUTE as SAMPLES
+from rollcall_protocol.sample_query import SampleQuery
 from rollcall_protocol.step_history import ROUTE
-from rollcall_runtime.train.history_file import history_path
+from rollcall_runtime.train.history_file import history_path, samples_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from pathlib import Path
 
     from rollcall_runtime.worker.environment import TrainerEnvironment
 
@@ -81,6 +84,7 @@ async def serve_rank(
         healthy=lambda: "",
         ready=lambda: "" if started.is_set() else "starting",
         files={ROUTE: history_path(environment)} if environment.rank == 0 else {},
+        answers={SAMPLES: _samples(samples_path(environment))} if environment.rank == 0 else {},
     )
     rank: R | None = None
     try:
@@ -97,3 +101,16 @@ async def serve_rank(
             await process.in_thread(rank.close)
         thread.shutdown(wait=False)
         await server.stop()
+
+
+def _samples(path: Path) -> Callable[[Mapping[str, str]], bytes]:
+    """Answers a query from the file of recorded responses."""
+
+    def lines() -> Iterator[bytes]:
+        with path.open("rb") as file:
+            yield from file
+
+    def answer(query: Mapping[str, str]) -> bytes:
+        return b"".join(SampleQuery.of(query).choose(lines))
+
+    return answer

@@ -27,6 +27,7 @@ from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.evaluation import Evaluation
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.response_ends import ResponseEnds
+from rollcall_runtime.train.samples.sampled_step import SampledStep
 from rollcall_runtime.train.snapshot_placement import STREAMED
 from rollcall_runtime.train.step_figures import (
     StepTimes,
@@ -181,6 +182,11 @@ class TrainerLoop:
         result = await self._in_thread(lead, batch, self._kept())
         self._draft = result.draft
         self._record_step(batch, result)
+        if result.tokens:
+            sampled = SampledStep(
+                self._rank.step, version.number, time.time(), batch, result.tokens
+            )
+            self._tracking.record_samples(sampled)
         if self._rank.step % self._config.weight_sync.trigger_parameter_sync_step == 0:
             version = replace(version, number=version.number + 1)
             await self._publish(version)

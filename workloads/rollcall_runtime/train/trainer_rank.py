@@ -1,11 +1,12 @@
 """What every rank of the trainer does at each step, in step with the others."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 
+from rollcall_protocol.job_config import SampleRecordingConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
 from rollcall_runtime.models import model_source
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
@@ -17,11 +18,18 @@ from rollcall_runtime.train.health import POLICY_ADVICE, TrainingHealth
 from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.roles.policy_step import PolicyStep, PolicyStepResult
+from rollcall_runtime.train.samples.sample_choice import chosen_groups
+from rollcall_runtime.train.samples.token_figures import (
+    TokenFigures,
+    token_figures,
+    with_recorded_rows,
+)
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
 from rollcall_runtime.worker.errors import SpecError
 
 CLOSE_SECONDS = 5.0  # to wait for a save before the engine is freed
+_NOT_RECORDED = SampleRecordingConfig(share=0.0)
 SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold one
 
 
@@ -29,13 +37,15 @@ SNAPSHOT_SECONDS = 150.0  # to wait for a buffer: longer than anything may hold 
 class StepResult:
     """One step. `draft`: a copy of what this rank sends, if a version is due; times in seconds.
 
-    `train_seconds` are without those that `policy` waited for its reference.
+    `train_seconds` are without those that `policy` waited for its reference. `tokens`: figures of
+    the tokens of rows that are recorded, by the row's number.
     """
 
     policy: PolicyStepResult
     draft: WeightSnapshotDraft | None
     train_seconds: float
     snapshot_seconds: float
+    tokens: Mapping[int, TokenFigures] = field(default_factory=dict)
 
 
 class TrainerRank:
@@ -56,12 +66,14 @@ class TrainerRank:
         publish_every: int,
         export: FinalExport,
         every_rank_sends: bool = False,
+        recording: SampleRecordingConfig = _NOT_RECORDED,
     ) -> None:
         self.step = 0
         self.checkpoints, self.health = checkpoints, health
         self._ranks, self._policy, self._engine = ranks, policy, policy.actor.engine
         self._snapshotter, self._export = snapshotter, export
         self._publish_every, self._every_rank_sends = publish_every, every_rank_sends
+        self._recording = recording
         self._shards: list[tuple[str, torch.Tensor]] | None = None  # on the meta device
 
     def start(self) -> TrainState:
@@ -117,6 +129,9 @@ class TrainerRank:
         prompts = [item.lease.tokens for item in answered]
         samples = [item.completion.samples for item in answered]
         batch = policy_batch(prompts, samples, version=version)
+        numbers = [item.lease.prompt for item in answered]
+        recorded = chosen_groups(self._recording, step=self.step + 1, prompts=numbers)
+        batch = with_recorded_rows(batch, recorded)
         return self._train(broadcast_work(self._ranks, batch), kept)
 
     def begin(self, taken: RecoveredWeights | None) -> WeightSnapshotDraft | None:
@@ -191,6 +206,7 @@ class TrainerRank:
         result = self._policy.run(batch, step=self.step)
         self.step += 1
         self.health.step_ended(self.step, [*result.actor, *result.critic], batch)
+        tokens = token_figures(self._ranks, batch, result.advantages, result.mismatch)
         trained = time.perf_counter()
         computed = trained - began - (result.wait_for_reference or 0.0)
         due = self._publish_every and self.step % self._publish_every == 0
@@ -199,4 +215,4 @@ class TrainerRank:
         self.checkpoints.check()
         if self.checkpoints.due(self.step):
             self.checkpoints.save(self._policy.checkpointed, replace(kept, step=self.step))
-        return StepResult(result, draft, computed, copied - trained)
+        return StepResult(result, draft, computed, copied - trained, tokens)

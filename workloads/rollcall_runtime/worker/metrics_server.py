@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from rollcall_protocol.pod_contract import METRICS_PORT
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
+from rollcall_runtime.worker.query_answers import Answer, QueryAnswers
 from rollcall_runtime.worker.telemetry import Metrics
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,8 @@ class MetricsServer:
 
     A worker whose own event loop has not run for STUCK_SECONDS is not healthy. Metrics are
     collected in that loop; `engines` gives more of them, in Prometheus' text format, or an OSError
-    or RuntimeError. `files` are served by route, 404 before they are there.
+    or RuntimeError. `files` are served by route, 404 before they are there; so are `answers`, see
+    `QueryAnswers`.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class MetricsServer:
         ready: HealthCheck,
         engines: Callable[[], Awaitable[bytes]] | None = None,
         files: Mapping[str, Path] | None = None,
+        answers: Mapping[str, Answer] | None = None,
     ) -> None:
-        self._engines, self._files = engines, files or {}
+        self._engines, self._files, self._answers = engines, files or {}, answers or {}
         self._metrics, self._healthy, self._ready = metrics, healthy, ready
         self._worker: asyncio.AbstractEventLoop | None = None
         self._alive = 0.0
@@ -87,6 +90,8 @@ class MetricsServer:
         application.router.add_get("/readyz", _answer(self._ready))
         for route, path in self._files.items():
             application.router.add_get(route, _give(path))
+        for route, answer in self._answers.items():
+            application.router.add_get(route, QueryAnswers(answer).handle)
         self._runner = BoundedRunner(
             application, refused=lambda _: None, shutdown_timeout=STOP_SECONDS
         )

@@ -60,6 +60,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         reward_errors=_reward_errors(spec.reward) if spec.reward else wire.RewardErrorConfig(),
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
         evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
+        samples=from_spec(wire.SampleRecordingConfig, spec.observe.samples),
         trainer_processes=trainer_ranks.processes_per_pod(trainer),
         trainer_device=trainer.device,
         trainer_accelerators=trainer_ranks.accelerators(trainer.template, labels.TRAINER),

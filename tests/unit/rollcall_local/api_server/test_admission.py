@@ -160,6 +160,7 @@ CHANGES: dict[str, Changes] = {
     ".health": {"spec.health": {"maxSkippedSteps": 7}},
     ".evaluation": {"spec.evaluation": {"everySteps": 10, "source": {"name": "builtin:reverse"}}},
     ".tracking": {"spec.tracking": {"folder": "/tb"}},
+    ".observe": {"spec.observe": {"samples": {"share": "1"}}},
     ".algorithm": {"spec.algorithm.maxSteps": 7},
     ".weightSync": {"spec.weightSync": {"enabled": False}},
     ".membership": {"spec.membership": {"minRollouts": 2}},

@@ -202,6 +202,7 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
         ".health",
         ".evaluation",
         ".tracking",
+        ".observe",
         ".algorithm",
         ".supervised",
         ".weightSync",

@@ -31,6 +31,7 @@ def test_samples_within_all_bounds_are_good() -> None:
     assert fault(sent(GOOD, GOOD)) is None
     longest = Sample((1,) * 3, (-1e4,) * 3, (7,) * 3, -MAX_REWARD)
     assert fault(sent(GOOD, longest)) is None
+    assert fault(sent(GOOD, replace(GOOD, parts=(-MAX_REWARD,) * 64, seconds=1e8))) is None
     assert fault(sent(GOOD, replace(GOOD, tokens=(), logprobs=(), versions=()))) is None
 
 
@@ -55,6 +56,12 @@ def test_samples_within_all_bounds_are_good() -> None:
         ({"reward": math.nan}, SampleFault.REWARD),
         ({"reward": -math.inf}, SampleFault.REWARD),
         ({"reward": 1e308}, SampleFault.REWARD),
+        ({"parts": (0.5, math.nan)}, SampleFault.REWARD),
+        ({"parts": (math.inf,)}, SampleFault.REWARD),
+        ({"parts": (0.5,) * 65}, SampleFault.REWARD),
+        ({"seconds": math.nan}, SampleFault.LENGTH),
+        ({"seconds": -0.5}, SampleFault.LENGTH),
+        ({"seconds": 1e9}, SampleFault.LENGTH),
     ],
 )
 def test_a_value_out_of_its_bounds_is_found_in_any_sample(

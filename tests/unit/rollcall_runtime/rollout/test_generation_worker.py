@@ -20,6 +20,7 @@ from rollcall_runtime.rollout.generation_worker import (
 )
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
+from rollcall_runtime.tasks.reward_process import SummedReward
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.rollout.fake_engine import (
     TOKENS,
@@ -141,6 +142,21 @@ async def test_a_sample_carries_its_tokens_versions_and_reward() -> None:
     assert bench.metrics.registry.get_sample_value(
         "rollcall_rollout_reward", bench.metrics.labels
     ) == pytest.approx(0.75)
+
+
+async def test_a_sample_carries_the_parts_of_its_reward_and_the_seconds_that_it_took() -> None:
+    scorer = FunctionScorer(lambda *_: SummedReward.of(0.75, [1.0, 0.5]))
+    bench = Bench(FakeEngine(blocked=True), reward=scorer)
+    async with bench.running():
+        bench.generator.add(lease(0, group_size=1))
+        await bench.engine.requested(1)
+        await asyncio.sleep(0.02)
+        bench.engine.go.set()
+        await bench.generator.idle()
+    (sample,) = bench.finished[0].samples
+    assert (sample.reward, sample.parts) == (0.75, (1.0, 0.5))
+    assert type(sample.reward) is float
+    assert 0.02 <= sample.seconds < 5
 
 
 async def test_the_reward_function_gets_the_row_of_its_prompt() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from rollcall_protocol.job_config import RewardErrorConfig, RewardPart, RewardScoringConfig
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
+from rollcall_runtime.tasks.reward_process import SummedReward
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.tasks.user_process import UserProcess
 from rollcall_runtime.worker.errors import SpecError
@@ -143,4 +144,6 @@ async def test_the_numbers_of_the_parts_of_good_samples_are_passed_on() -> None:
         await scorer.close()
     assert (first, third) == (1.5, 2.5)
     assert isinstance(error, RewardError)
+    assert isinstance(first, SummedReward)
+    assert first.parts == (1.0, 1.0), "in the order of the job's parts"
     assert seen == [{"length": 1.0, "finite": 1.0}, {"length": 3.0, "finite": 1.0}]

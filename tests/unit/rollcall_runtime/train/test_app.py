@@ -17,6 +17,7 @@ from rollcall_runtime.train import app
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
 from tests.networks import own_network
+from tests.unit.rollcall_protocol.sample_records import sample_record
 from tests.unit.rollcall_runtime.credentials import trust
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -139,3 +140,30 @@ async def test_the_coordinator_goes_on_with_the_prompts_of_the_checkpoint(
     leader: Any = app._Leader(SimpleNamespace(environment=environment), SimpleNamespace())  # type: ignore[arg-type]
     with pytest.raises(Opened):
         await leader._coordinate(TrainState(ledger=saved), SimpleNamespace(), None)
+
+
+def test_the_first_rank_gives_recorded_responses(
+    environment: TrainerEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [sample_record(step=step).line() for step in (1, 2)]
+    (environment.state_dir / "samples.jsonl").write_bytes(b"".join(lines))
+    address = f"{environment.pod.address}:{pod_contract.METRICS_PORT}"
+    found: list[bytes | int] = []
+
+    def ask() -> None:
+        for limit in (1, 0):
+            url = f"http://{address}/samples?limit={limit}"
+            try:
+                with urllib.request.urlopen(url, timeout=5) as answer:
+                    found.append(answer.read())
+            except urllib.error.HTTPError as error:
+                found.append(error.code)
+
+    async def run(role: Any, *_: Any) -> None:
+        await asyncio.to_thread(ask)
+        role.process.stop.set()
+
+    for role in (app._Leader, app._Follower):
+        monkeypatch.setattr(role, "run", run)
+    app.run(environment, {})
+    assert found == ([lines[1], 400] if environment.rank == 0 else [404, 404])

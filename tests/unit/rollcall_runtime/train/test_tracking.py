@@ -4,20 +4,23 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from rollcall_protocol.job_config import TrackingConfig
+from rollcall_protocol.sample_record import SampleRecord, read_records
 from rollcall_protocol.step_history import read_rows
 from rollcall_runtime.train import tracking as tracking_module
+from rollcall_runtime.train.samples.sampled_step import SampledStep
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_protocol.sample_records import sample_record
 from tests.unit.rollcall_runtime.jobs import job_config
 
-HISTORY = "history.jsonl"
+HISTORY, SAMPLES = "history.jsonl", "samples.jsonl"
 
 
 @pytest.fixture(autouse=True)
@@ -25,9 +28,31 @@ def _folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def tracking(*, first_step: int = 0, **config: str) -> Tracking:
+def tracking(*, first_step: int = 0, describe: Any = None, **config: str) -> Tracking:
     job = job_config(tracking=TrackingConfig(**config))
-    return Tracking(job, history=Path(HISTORY), first_step=first_step)
+    return Tracking(
+        job,
+        history=Path(HISTORY),
+        first_step=first_step,
+        samples=Path(SAMPLES) if describe else None,
+        describe=describe,
+    )
+
+
+class Describer:
+    """Instead of one that decodes tokens: the same responses at each step; none of step 0."""
+
+    def __init__(self, *records: SampleRecord) -> None:
+        self._records = list(records)
+
+    def describe(self, sampled: SampledStep) -> list[SampleRecord]:
+        if sampled.step == 0:
+            raise ValueError("odd tokens")
+        return self._records
+
+
+def sampled(step: int) -> SampledStep:
+    return SampledStep(step, 1, 1000.0, (), {})
 
 
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -107,6 +132,9 @@ class FakeWandb:
             raise self.Error("no API key")
         return self
 
+    def Table(self, **content: Any) -> dict[str, Any]:  # noqa: N802 - the package's own name
+        return content
+
     def define_metric(self, name: str, *, step_metric: str) -> None:
         self.calls.append((name, step_metric))
 
@@ -171,6 +199,9 @@ class OddTracker:
             assert self.go.wait(10)
         self.steps.append(step)
 
+    def record_samples(self, step: int, records: Sequence[SampleRecord]) -> None:
+        self.record(step, {})
+
     def close(self) -> None:
         self.steps.append(-1)
 
@@ -205,3 +236,81 @@ def test_a_tracker_that_hangs_does_not_keep_the_trainer(
     found.close()
     assert "the last figures were not written" in caplog.text
     OddTracker.go.set()
+
+
+def test_responses_go_to_a_file_of_their_own(tmp_path: Path) -> None:
+    found = tracking(describe=Describer(sample_record()))
+    found.record_samples(sampled(3))
+    found.close()
+    found.record_samples(sampled(4))
+    assert read_records((tmp_path / SAMPLES).read_bytes()) == [sample_record()]
+
+
+def test_responses_are_a_table_in_weights_and_biases(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    found = tracking(wandb_project="reverse", describe=Describer(*[sample_record()] * 20))
+    found.record_samples(sampled(3))
+    found.close()
+    logged = fake.calls[2]
+    assert logged["step"] == 3
+    table = logged["samples"]
+    assert len(table["data"]) == 16
+    row = dict(zip(table["columns"], table["data"][0], strict=True))
+    assert row == {
+        "step": 3,
+        "prompt": 17,
+        "sample": 0,
+        "reward": 0.25,
+        "advantage": -1.5,
+        "ended": "end token",
+        "prompt text": "<s>What is 2 + 2?",
+        "response": "It is 4</s>",
+    }
+
+
+def test_responses_are_text_in_tensorboard_and_no_markup(tmp_path: Path) -> None:
+    event_accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator"
+    )
+    odd = sample_record(tokens=("# Title\n", "<b>", "x"))
+    found = tracking(folder=str(tmp_path), describe=Describer(odd))
+    found.record_samples(sampled(3))
+    found.close()
+    events = event_accumulator.EventAccumulator(str(tmp_path)).Reload()
+    (event,) = events.Tensors("samples/text_summary")
+    (text,) = event.tensor_proto.string_val
+    lines = text.decode().splitlines()
+    assert event.step == 3
+    assert {"    # Title", "    <b>x", "    <s>What is 2 + 2?"} <= set(lines)
+    assert "reward 0.25" in lines[0]
+
+
+def test_responses_that_cannot_be_described_or_written_cost_themselves_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tracking_module, "TensorBoardTracker", OddTracker)
+    found = tracking(folder="curves", describe=Describer(sample_record()))
+    for step in (0, 1):  # the tracker fails at step 1
+        found.record_samples(sampled(step))
+    found.record(3, {"reward/mean": 0.5})
+    found.close()
+    assert "the responses of step 0 were not written" in caplog.text
+    assert "the responses of step 1 were not written" in caplog.text
+    assert OddTracker.steps == [3, -1]
+    assert read_records((tmp_path / SAMPLES).read_bytes()) == [sample_record()]
+
+
+def test_responses_are_dropped_while_a_tracker_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tracking_module, "TensorBoardTracker", OddTracker)
+    monkeypatch.setattr(tracking_module, "WAITING_SAMPLES", 2)
+    found = tracking(folder="curves", describe=Describer(sample_record()))
+    found.record(2, {})
+    for step in (3, 4, 5, 6, 7):
+        found.record_samples(sampled(step))
+    assert "the responses of step 7 are dropped" in caplog.text
+    OddTracker.go.set()
+    found.close()
+    assert OddTracker.steps[:2] == [2, 3]

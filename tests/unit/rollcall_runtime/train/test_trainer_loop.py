@@ -28,6 +28,8 @@ from rollcall_runtime.train.health import TrainingHealth
 from rollcall_runtime.train.learning_judge import WINDOW
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.roles.policy_step import PolicyStepResult
+from rollcall_runtime.train.samples.sampled_step import SampledStep
+from rollcall_runtime.train.samples.token_figures import TokenFigures
 from rollcall_runtime.train.trainer_loop import TrainerLoop
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
@@ -56,6 +58,7 @@ class FakeRank:
     def __init__(self, *, publish_every: int = 1, buffers: int = 3) -> None:
         self.step = 0
         self.signals: list[LeaderSignal] = []
+        self.tokens: dict[int, TokenFigures] = {}  # of each step
         self.checkpoints = Checkpointer(None, ranks=as_ranks(FakeRanks()), pod_uid="a-pod")
         self.health = TrainingHealth(HealthConfig(), folder=None, rank=0)
         self.saved: TrainState | None = None
@@ -77,7 +80,8 @@ class FakeRank:
         self.step += 1
         due = self.publish_every and self.step % self.publish_every == 0
         update = ModelUpdate(0.1, 1.0, 1e-3, tokens=4, metrics={"mismatch_kl": 0.25})
-        return StepResult(PolicyStepResult([update]), self.snapshot() if due else None, 0.01, 0.001)
+        draft = self.snapshot() if due else None
+        return StepResult(PolicyStepResult([update]), draft, 0.01, 0.001, self.tokens)
 
     def signal(self, signal: LeaderSignal) -> None:
         self.signals.append(signal)
@@ -159,6 +163,10 @@ class RecordedFigures:
 
     def __init__(self) -> None:
         self.steps: list[tuple[int, Mapping[str, float]]] = []
+        self.samples: list[SampledStep] = []
+
+    def record_samples(self, sampled: SampledStep) -> None:
+        self.samples.append(sampled)
 
     def record(self, step: int, figures: Mapping[str, float]) -> None:
         self.steps.append((step, figures))
@@ -233,6 +241,26 @@ async def test_whether_training_gets_anywhere_is_reported_once_enough_steps_are_
         assert await task
     seen = LearningReport(LearningState.PROMPT_REPEATED, 1, WINDOW, low=0.5, high=0.5)
     assert bench.rollouts.learning == seen
+
+
+async def test_recorded_responses_carry_the_version_that_their_step_trained() -> None:
+    rank = FakeRank()
+    rank.tokens = {1: TokenFigures([0.5, 0.5])}
+    bench = Bench(rank, FakeRollouts(), algorithm={"max_steps": 2})
+    async with bench.running() as task:
+        assert await task
+    found = bench.tracking.samples
+    assert [(each.step, each.version) for each in found] == [(1, 7), (2, 8)]
+    assert found[0].figures == rank.tokens
+    assert list(found[0].groups) == batch(7)
+    assert abs(found[0].time - time.time()) < 60
+
+
+async def test_a_step_without_recorded_responses_hands_none_on() -> None:
+    bench = Bench(FakeRank(), FakeRollouts(), algorithm={"max_steps": 2})
+    async with bench.running() as task:
+        assert await task
+    assert bench.tracking.samples == []
 
 
 async def test_a_version_for_every_other_step() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rollcall_protocol.algorithm_settings import AlgorithmSettings
-from rollcall_protocol.job_config import CheckpointConfig, HealthConfig
+from rollcall_protocol.job_config import CheckpointConfig, HealthConfig, SampleRecordingConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshotDraft
@@ -52,6 +52,7 @@ def rank_of(
     publish_every: int = 1,
     every_rank_sends: bool = False,
     export_path: str = "",
+    recording: SampleRecordingConfig | None = None,
 ) -> TrainerRank:
     ranks = as_ranks(engine.ranks)
     return TrainerRank(
@@ -65,6 +66,7 @@ def rank_of(
         snapshotter=Snapshotter(bucket_bytes=64),
         export=FinalExport(export_path, last_step=LAST_STEP, ranks=ranks),
         every_rank_sends=every_rank_sends,
+        recording=recording or SampleRecordingConfig(share=0.0),
     )
 
 
@@ -83,6 +85,15 @@ def test_weights_are_copied_only_when_a_version_is_due() -> None:
     rank.start()
     drafts = [rank.lead(batch(0), TrainState(), version=0).draft for _ in range(4)]
     assert [draft is not None for draft in drafts] == [False, True, False, True]
+
+
+def test_responses_of_the_steps_that_the_job_names_are_recorded() -> None:
+    recording = SampleRecordingConfig(share=0.0, all_every_steps=2)
+    rank = rank_of(CountingEngine(), recording=recording)
+    rank.start()
+    found = [rank.lead(batch(0), TrainState(), version=0).tokens for _ in range(4)]
+    assert [sorted(figures) for figures in found] == [[], [0, 1], [], [0, 1]]
+    assert [len(figures.advantages) for figures in found[1].values()] == [2, 2]
 
 
 class Spoilt(CountingEngine):

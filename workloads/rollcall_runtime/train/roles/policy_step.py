@@ -21,6 +21,8 @@ from rollcall_runtime.train.roles.checkpointed_models import ActorAndOthers
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from torch import Tensor
 
     from rollcall_protocol.algorithm_settings import AlgorithmSettings
@@ -40,12 +42,16 @@ class PolicyStepResult:
 
     `wait_for_reference`: seconds until a reference in pods of its own had answered, None without.
     `with_advantage`: share of the samples that the policy learns something from.
+    `advantages` are those of the whole batch, [rows, length]; `mismatch` is that of this rank's
+    rows that are recorded.
     """
 
     actor: list[ModelUpdate] = field(default_factory=list)
     critic: list[ModelUpdate] = field(default_factory=list)
     wait_for_reference: float | None = None
     with_advantage: float = math.nan
+    advantages: Tensor | None = None
+    mismatch: Mapping[int, Sequence[float | None]] = field(default_factory=dict)
 
 
 class PolicyStep:
@@ -110,10 +116,18 @@ class PolicyStep:
             waited = self._reference.waited
         batch = self._with_advantages(batch)
         critic = self._critic.update(batch) if self._critic is not None else []
-        actor = self.actor.update(batch) if step >= self._critic_warmup or not critic else []
+        trains = step >= self._critic_warmup or not critic
+        actor = self.actor.update(batch) if trains else []
         if self._reference is not None:
             self._reference.step_ended(self.actor.engine, step + 1)
-        return PolicyStepResult(actor, critic, waited, _share_with_advantage(batch))
+        return PolicyStepResult(
+            actor,
+            critic,
+            waited,
+            with_advantage=_share_with_advantage(batch),
+            advantages=batch.extras["advantages"],
+            mismatch=self.actor.mismatch if trains else {},
+        )
 
     def _with_advantages(self, batch: TrainBatch) -> TrainBatch:
         settings, mask = self._settings, batch.mask

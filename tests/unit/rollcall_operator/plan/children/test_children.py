@@ -27,6 +27,7 @@ from rollcall_protocol.job_config import (
     ReferenceConfig,
     RewardErrorConfig,
     RewardModelConfig,
+    SampleRecordingConfig,
     TrackingConfig,
 )
 from rollcall_protocol.wire.json_codec import decode
@@ -209,12 +210,14 @@ def test_a_worker_reads_what_is_measured_while_it_trains() -> None:
             "passAt": [1, 8],
         },
         "spec.tracking": {"folder": "/logs"},
+        "spec.observe.samples": {"share": "0.25", "allEverySteps": 50},
     }
     config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
     assert config.health == HealthConfig(max_skipped_steps=3, max_mismatch_kl=0.01)
     held_out = DataConfig((DataSource("/d/held-out.jsonl", split="test"),), max_tokens=99)
     assert config.evaluation == EvaluationConfig(10, held_out, samples=8, pass_at=(1, 8))
     assert config.tracking == TrackingConfig(folder="/logs")
+    assert config.samples == SampleRecordingConfig(share=0.25, all_every_steps=50)
 
 
 def test_a_worker_reads_what_its_trainer_computes_on() -> None:

@@ -1,0 +1,1 @@
+"""Responses that a step trained on, recorded for people to look at."""
