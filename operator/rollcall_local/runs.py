@@ -28,9 +28,11 @@ def chosen(run: str, job: str) -> StateFolder:
     for found in runs:
         if found.path.name == (run or job):
             return found
-    going_on = [found for found in runs if found.holder() is not None]
-    if not run and len(going_on) == 1:
-        return going_on[0]
+    if not run:
+        going_on = [found for found in runs if found.holder() is not None]
+        for several in (going_on, [found for found in runs if found.has_job(job)]):
+            if len(several) == 1:
+                return several[0]
     names = ", ".join(found.path.name for found in runs) or "none; rollcall local run makes one"
     raise NoSuchRunError(f"{run or job or 'which run'}: name one with --run; there are {names}")
 

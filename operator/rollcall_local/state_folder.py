@@ -58,6 +58,10 @@ class StateFolder:
     def operator_log(self) -> Path:
         return self.path / "operator.log"
 
+    def has_job(self, name: str) -> bool:
+        """Whether an RLJob of this name is or was in it."""
+        return any(file.stem == name for file in self.objects.glob("rljobs/*/*.json"))
+
     def samples(self, job: str) -> Path:
         """The responses of a job whose run has ended."""
         return self.path / f"{job}-samples.jsonl"

@@ -24,9 +24,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def ended(name: str) -> StateFolder:
-    """A run of examples/reverse.yaml that has ended, with a child of its job."""
-    folder = StateFolder(home() / name)
+def ended(name: str, *, run: str = "") -> StateFolder:
+    """A run of examples/reverse.yaml that has ended, with a child of its job, called `name`."""
+    folder = StateFolder(home() / (run or name))
     folder.hold()
     kept = ObjectFolder(folder.objects)
     store = ObjectStore(admit=admit, changed=kept.changed)
@@ -108,6 +108,16 @@ def test_a_run_that_is_not_there_is_an_error_that_lists_all(
     assert capsys.readouterr().err == (
         "rollcall local: revers: name one with --run; there are reverse\n"
     )
+
+
+def test_the_only_run_with_a_job_of_that_name_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended("reverse", run="demo")
+    assert main(["status", "reverse"]) == 0
+    assert "reverse" in capsys.readouterr().out
+    ended("reverse", run="another")
+    assert main(["status", "reverse"]) == 1
 
 
 def test_a_file_that_is_not_there_is_taken_for_an_example(
