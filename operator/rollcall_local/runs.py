@@ -1,5 +1,7 @@
 """The runs on this machine, those that have ended included, as clusters for `rollcall`'s words."""
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,6 +10,9 @@ from typing import Any
 from rollcall_local.errors import LocalError
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import RL_JOBS
+
+SETTLE_SECONDS = 15.0
+"""How long a run may be without an API server, while it starts or ends."""
 
 
 class NoSuchRunError(LocalError):
@@ -39,7 +44,18 @@ def chosen(run: str, job: str) -> StateFolder:
 
 @asynccontextmanager
 async def opened(folder: StateFolder) -> AsyncIterator[Path]:
-    """A kubeconfig for a run. That of one which has ended leads to what it has left behind."""
+    """A kubeconfig for a run. That of one which has ended leads to what it has left behind.
+
+    NoSuchRunError if it starts or ends for too long.
+    """
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while folder.holder() is not None and not folder.kubeconfig.exists():
+        if time.monotonic() > deadline:
+            raise NoSuchRunError(
+                f"the run {folder.path.name} starts or ends, and has had no API server for "
+                f"{SETTLE_SECONDS:.0f} s; see {folder.path / 'local.log'}"
+            )
+        await asyncio.sleep(0.1)
     if folder.holder() is not None:
         yield folder.kubeconfig
         return

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 import yaml
 
+from rollcall_local import runs
 from rollcall_local.api_server.admission import admit
 from rollcall_local.api_server.folder import ObjectFolder
 from rollcall_local.api_server.store import ObjectStore
@@ -118,6 +120,29 @@ def test_the_only_run_with_a_job_of_that_name_is_asked(
     assert "reverse" in capsys.readouterr().out
     ended("reverse", run="another")
     assert main(["status", "reverse"]) == 1
+
+
+def test_a_run_that_is_about_to_end_is_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = ended("reverse")
+    folder.hold()
+    ending = Timer(0.3, folder.release)
+    ending.start()
+    assert main(["status", "reverse"]) == 0
+    ending.join()
+    assert "Failed, step 7" in capsys.readouterr().out
+
+
+def test_a_run_without_an_api_server_is_given_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "SETTLE_SECONDS", 0.2)
+    folder = ended("reverse")
+    folder.hold()
+    try:
+        assert main(["status", "reverse"]) == 1
+    finally:
+        folder.release()
+    assert "the run reverse starts or ends" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_there_is_taken_for_an_example(
