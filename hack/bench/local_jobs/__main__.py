@@ -2,7 +2,8 @@
 
 `python -m hack.bench.local_jobs [--rounds N]`; nothing else should run meanwhile. Each round is a
 run of examples/reverse.yaml of its own, from the command to its end. Times are seconds, processor
-time stands beside; ratios are to as many bare imports of torch, in the same round.
+time stands beside; ratios are within a round: to as many bare imports of torch, or to runs
+that record no responses.
 """
 
 import argparse
@@ -10,8 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hack.bench.local_jobs.measurements import figures, one_round
+from hack.bench.local_jobs.measurements import figures, one_round, recording
 from hack.bench.run_record import finish, run_record
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def main() -> None:
@@ -20,9 +25,9 @@ def main() -> None:
     arguments = parser.parse_args()
     run, rounds = run_record(vars(arguments)), []
     for number in range(1, arguments.rounds + 1):
-        print(f"round {number} of {arguments.rounds}", file=sys.stderr)
-        with tempfile.TemporaryDirectory() as home:
-            rounds.append(one_round(Path(home), say=lambda text: print(text, file=sys.stderr)))
+        say(f"round {number} of {arguments.rounds}")
+        with tempfile.TemporaryDirectory() as home, tempfile.TemporaryDirectory() as beside:
+            rounds.append(one_round(Path(home), say=say) | recording(Path(beside), say=say))
     finish("local-jobs", run, figures(rounds))
 
 

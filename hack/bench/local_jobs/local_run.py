@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -39,16 +39,17 @@ T = TypeVar("T")
 class LocalRun:
     """`home` is where the run's folder is made. Started by `with`, and ended by leaving it.
 
-    All times are seconds of time.time().
+    `observe` is the job's spec.observe. All times are seconds of time.time().
     """
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, *, observe: Mapping[str, Any] | None = None) -> None:
         self._home, self._folder = home, StateFolder(home / JOB)
+        self._observe = dict(observe or {})
         self.environment = os.environ | {"ROLLCALL_LOCAL_HOME": str(home)}
 
     def __enter__(self) -> Self:
         manifest = self._home / "job.yaml"
-        manifest.write_text(yaml.safe_dump_all(manifests()))
+        manifest.write_text(yaml.safe_dump_all(manifests(self._observe)))
         words = ["-m", "rollcall_cli.main", "local", "run", str(manifest)]
         self._log = self._home / "run.log"
         self.began = time.time()
@@ -138,9 +139,10 @@ class LocalRun:
         return asyncio.run(asked())
 
 
-def manifests() -> list[dict[str, Any]]:
+def manifests(observe: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The example, which goes on for ever and has a volume for checkpoints."""
     job = yaml.safe_load((ROOT / "examples" / "reverse.yaml").read_text())
+    job["spec"]["observe"] = observe
     job["spec"]["algorithm"]["maxSteps"] = 1_000_000
     claim = {"persistentVolumeClaim": {"claimName": _CHECKPOINTS}}
     job["spec"]["trainer"]["checkpoint"] = {"everySteps": 20, "volume": claim}

@@ -13,6 +13,7 @@ from hack.bench.recovery.worker_log import LoggedSession, LoggedStep
 FEW, MANY = 2, 6
 WARM_UP, REST = 20, 10  # steps
 COUNTED_STEPS, ANSWERS, KILLS = 100, 5, 3
+RECORDED = "0.05"  # share of the responses
 Trial = dict[str, float]
 Say = Callable[[str], None]
 
@@ -27,8 +28,10 @@ def one_round(home: Path, *, say: Say) -> dict[str, list[Trial]]:
         run.until(LoggedStep, lambda step: step.number >= WARM_UP)
         found["steps"] = [_steps(run)]
         say(f"steps a minute: {found['steps'][0]['a_minute']:.0f}")
-        found["status"] = [asdict(_status(run)) for _ in range(ANSWERS)]
-        say(f"status: {_median(found['status'])} s")
+        found["status"] = [asdict(_answer(run, "local", "status", JOB)) for _ in range(ANSWERS)]
+        check = ("check", "--manifests-only", JOB)
+        found["check"] = [asdict(_answer(run, *check)) for _ in range(ANSWERS)]
+        say(f"status: {_median(found['status'])} s, check: {_median(found['check'])} s")
         _rest(run)
         found["imports_beside"] = [asdict(bare_imports(MANY - FEW))]
         _rest(run)
@@ -45,6 +48,20 @@ def one_round(home: Path, *, say: Say) -> dict[str, list[Trial]]:
     return found
 
 
+def recording(home: Path, *, say: Say) -> dict[str, list[Trial]]:
+    """A run that records 5 % of its responses, between two that record none."""
+    found: dict[str, list[Trial]] = {"recording": [], "not_recording": []}
+    for number, share in enumerate(("0", RECORDED, "0")):
+        place = home / str(number)
+        place.mkdir()
+        with LocalRun(place, observe={"samples": {"share": share}}) as run:
+            run.until(LoggedStep, lambda step: step.number >= WARM_UP)
+            trial = _steps(run)
+        found["recording" if share == RECORDED else "not_recording"].append(trial)
+        say(f"steps a minute with {share} recorded: {trial['a_minute']:.0f}")
+    return found
+
+
 def figures(rounds: list[dict[str, list[Trial]]]) -> dict[str, Any]:
     """Of each measurement's numbers the median, the least and the most; ratios within a round."""
     trials: dict[str, list[Trial]] = {}
@@ -58,7 +75,14 @@ def figures(rounds: list[dict[str, list[Trial]]]) -> dict[str, Any]:
     ):
         ratios = [each[name][0]["seconds"] / each[beside][0]["seconds"] for each in rounds]
         found[name]["ratio"] = _spread(ratios)
+    found["recording"]["ratio"] = _spread([_against_none(each) for each in rounds])
     return found
+
+
+def _against_none(trials: dict[str, list[Trial]]) -> float:
+    """Steps a minute of the run that records to those of the runs before and after it."""
+    none = statistics.mean(trial["a_minute"] for trial in trials["not_recording"])
+    return trials["recording"][0]["a_minute"] / none
 
 
 def _start(run: LocalRun) -> Trial:
@@ -78,8 +102,8 @@ def _steps(run: LocalRun) -> Trial:
     }
 
 
-def _status(run: LocalRun) -> Took:
-    return answer(["-m", "rollcall_cli.main", "local", "status", JOB], run.environment)
+def _answer(run: LocalRun, *words: str) -> Took:
+    return answer(["-m", "rollcall_cli.main", *words], run.environment)
 
 
 def _scale_up(run: LocalRun) -> Trial:

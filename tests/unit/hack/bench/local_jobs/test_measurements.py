@@ -22,6 +22,9 @@ def round_of(*, imports: float, start: float) -> dict[str, list[Trial]]:
         "scale_up": [{"seconds": 5.0, "starts_apart": 0.1, "cpu_seconds": 4.0}],
         "kill_of_a_rollout": [{"seconds": s, "cpu_seconds": 0.1} for s in (0.1, 0.3, 0.2)],
         "kill_of_the_trainer": [{"seconds": 3.0, "cpu_seconds": 2.0}],
+        "check": [{"seconds": 0.4, "cpu_seconds": 0.3}],
+        "recording": [{"a_minute": 297.0, "cpu_seconds_each": 0.1}],
+        "not_recording": [{"a_minute": a, "cpu_seconds_each": 0.1} for a in (290.0, 310.0)],
     }
 
 
@@ -40,6 +43,10 @@ def test_a_ratio_is_to_the_imports_of_the_same_round() -> None:
     assert found["scale_up"]["ratio"]["median"] == 1.25
 
 
+def test_what_recording_costs_is_against_the_runs_around_it() -> None:
+    assert figures(ROUNDS)["recording"]["ratio"] == {"median": 0.99, "min": 0.99, "max": 0.99}
+
+
 @pytest.mark.parametrize("figure", read(RUNS / "local-jobs.json").figures, ids=lambda f: f.name)
 def test_each_figure_of_the_page_is_measured(figure: Figure) -> None:
     assert all(at(figures(ROUNDS), path) is not None for path in figure.paths)
@@ -47,6 +54,6 @@ def test_each_figure_of_the_page_is_measured(figure: Figure) -> None:
 
 def test_the_measured_job_can_be_run_on_one_machine(tmp_path: Path) -> None:
     file = tmp_path / "job.yaml"
-    file.write_text(yaml.safe_dump_all(manifests()))
+    file.write_text(yaml.safe_dump_all(manifests({})))
     found = read_manifests([file], [], images={}, user=os.getuid())
     assert [job["spec"]["algorithm"]["maxSteps"] for job in found.jobs] == [1_000_000]
