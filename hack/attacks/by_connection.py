@@ -157,18 +157,18 @@ async def answered_and_kept_open(job: AttackedJob) -> None:
 @attack("unauthenticated", seconds=60)
 async def metrics_read_slowly(job: AttackedJob) -> None:
     """300 clients that ask for metrics, many times each, and read nothing: probes answer others."""
-    endpoint = job.probes(job.job.trainer)
-    asked = (opening(endpoint, "GET", "/metrics") + b"\r\n") * 50
-    async with held_connections(endpoint, 300, asked):
-        await asyncio.sleep(HELD_SECONDS)
-        await answers(job)
+    await _read_slowly(job, "/metrics")
 
 
 @attack("unauthenticated", seconds=60)
 async def responses_read_slowly(job: AttackedJob) -> None:
     """300 clients that ask for all recorded responses and read nothing: probes answer others."""
+    await _read_slowly(job, "/samples?limit=256")
+
+
+async def _read_slowly(job: AttackedJob, route: str) -> None:
     endpoint = job.probes(job.job.trainer)
-    asked = (opening(endpoint, "GET", "/samples?limit=256") + b"\r\n") * 50
+    asked = (opening(endpoint, "GET", route) + b"\r\n") * 50
     async with held_connections(endpoint, 300, asked):
         await asyncio.sleep(HELD_SECONDS)
         await answers(job)

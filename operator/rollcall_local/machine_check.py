@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_local.kubelet.machine import GPU, MEMORY, requests
-from rollcall_local.manifests import ManifestError
+from rollcall_local.manifests import ManifestError, templates
+from rollcall_operator.plan.manifest_check import KINDS
 
 Object = dict[str, Any]
 
@@ -45,7 +46,9 @@ def check(
 
 
 def _of_environments(objects: list[Object], images: Mapping[str, Path]) -> Iterator[str]:
-    known = sorted(set(_image_names(objects)))
+    pods = [template["spec"] for body in objects for _, template in _templates(body)]
+    containers = [c for pod in pods for c in (*pod["containers"], *pod.get("initContainers", ()))]
+    known = sorted({each["image"] for each in containers if "image" in each})
     for image in images:
         if image not in known:
             yield f"--image {image}: no container has this image; there are {', '.join(known)}"
@@ -75,20 +78,10 @@ def _missing(python: Path) -> list[str]:
     return done.stdout.split()
 
 
-def _image_names(value: Any) -> Iterator[str]:
-    if isinstance(value, dict):
-        if isinstance(value.get("image"), str):
-            yield value["image"]
-        value = list(value.values())
-    if isinstance(value, list):
-        for each in value:
-            yield from _image_names(each)
-
-
 def _of_sizes(objects: list[Object], capacity: Mapping[str, Decimal]) -> Iterator[str]:
     """A pod that would wait for ever, as it asks for more than there is."""
     for body in objects:
-        for path, template in _templates(body.get("spec"), "spec"):
+        for path, template in _templates(body):
             for name, amount in requests(template).items():
                 there_is = capacity.get(name, Decimal(0))
                 if amount > there_is:
@@ -99,17 +92,10 @@ def _of_sizes(objects: list[Object], capacity: Mapping[str, Decimal]) -> Iterato
                     )
 
 
-def _templates(value: Any, path: str) -> Iterator[tuple[str, Object]]:
-    """Every pod template, with its path."""
-    if isinstance(value, dict):
-        if isinstance(value.get("spec"), dict) and "containers" in value["spec"]:
-            yield path, value
-            return
-        for name, each in value.items():
-            yield from _templates(each, f"{path}.{name}")
-    elif isinstance(value, list):
-        for number, each in enumerate(value):
-            yield from _templates(each, f"{path}[{number}]")
+def _templates(body: Object) -> Iterator[tuple[str, Object]]:
+    """Of an RLJob or a RolloutPool, with their paths; other objects have none."""
+    if body["kind"] in KINDS:
+        yield from templates(body["kind"], body["spec"])
 
 
 def _text(name: str, amount: Decimal) -> str:

@@ -19,6 +19,7 @@ from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
+from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
@@ -147,7 +148,7 @@ class _Leader:
             beside.append(asyncio.create_task(checking))
         try:
             await server.start()
-            await self._train(coordinator, state, gang, ResponseEnds.of(job, eos=model.eos))
+            await self._train(coordinator, state, gang, model)
         finally:
             for task in beside:
                 task.cancel()
@@ -156,7 +157,7 @@ class _Leader:
             await _close(engines)
 
     async def _train(
-        self, coordinator: Coordinator, state: TrainState, gang: Gang, ends: ResponseEnds | None
+        self, coordinator: Coordinator, state: TrainState, gang: Gang, model: ModelSource
     ) -> None:
         job = self.environment.job
         history = history_path(self.environment)
@@ -168,7 +169,7 @@ class _Leader:
             history=history,
             first_step=state.step + 1,
             samples=samples_path(self.environment),
-            describe=SampleDescriber(job, open_model(job.model)),
+            describe=SampleDescriber(job, model),
         )
         loop = TrainerLoop(
             config=job,
@@ -181,7 +182,7 @@ class _Leader:
             stop=self.process.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
             learning=learning,
-            ends=ends,
+            ends=ResponseEnds.of(job, eos=model.eos),
         )
         watch = asyncio.create_task(self._step_down(coordinator))
         try:
