@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -41,16 +40,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from rollcall_local import machine_check  # noqa: PLC0415 - not for --help
-    from rollcall_local.kubelet.machine import this_machine  # noqa: PLC0415
-    from rollcall_local.manifests import ManifestError, read  # noqa: PLC0415
+    from rollcall_local.machine_check import read_here  # noqa: PLC0415 - not for --help
+    from rollcall_local.manifests import ManifestError  # noqa: PLC0415
 
     files, folders = given_manifests(options)
     images = given_images(options)
     say = _Lines(options.output == "json")
     try:
-        manifests = read(files, folders, images=images, user=os.getuid())
-        machine_check.check(manifests.objects, images=images, capacity=this_machine().capacity)
+        manifests = read_here(files, folders, images=images)
     except ManifestError as error:
         for line in str(error).splitlines():
             say.line("", line, right=False)

@@ -13,7 +13,6 @@ from rollcall_local.memory_estimate import MemoryEstimate, estimate, size
 from rollcall_local.state_folder import home
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import RL_JOBS, ROLLOUT_POOLS
-from rollcall_operator.plan.manifest_check import check_manifest
 from rollcall_operator.plan_command import children_of
 
 Object = dict[str, Any]
@@ -33,11 +32,7 @@ def check_containers(manifests: Manifests, images: Mapping[str, Path]) -> Iterat
 
     `images` are environments (their Python) by image name.
     """
-    whole = [
-        check_manifest(body).body
-        for body in manifests.objects
-        if body["kind"] in {RL_JOBS.kind, ROLLOUT_POOLS.kind}
-    ]
+    whole = [each.body for each in manifests.checked]
     pools = [body for body in whole if body["kind"] == ROLLOUT_POOLS.kind]
     with tempfile.TemporaryDirectory(prefix="rollcall-check-") as place:
         for job in (body for body in whole if body["kind"] == RL_JOBS.kind):

@@ -1,5 +1,6 @@
 """What a run needs of this machine, checked before anything starts."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,8 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rollcall_local.kubelet.machine import GPU, MEMORY, requests
-from rollcall_local.manifests import ManifestError, templates
+from rollcall_local.kubelet.machine import GPU, MEMORY, requests, this_machine
+from rollcall_local.manifests import ManifestError, Manifests, read, templates
 from rollcall_operator.plan.manifest_check import KINDS
 
 Object = dict[str, Any]
@@ -20,6 +21,13 @@ _LIST_MISSING = (
     "print(*(name for name in sys.argv[1:] if find_spec(name) is None))"
 )
 _SECONDS = 60  # for an interpreter to start
+
+
+def read_here(files: list[Path], folders: list[Path], *, images: Mapping[str, Path]) -> Manifests:
+    """What `manifests.read` gives, if this machine has what it needs; ManifestError."""
+    manifests = read(files, folders, images=images, user=os.getuid())
+    check(manifests.objects, images=images, capacity=this_machine().capacity)
+    return manifests
 
 
 def check(

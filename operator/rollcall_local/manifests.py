@@ -44,9 +44,13 @@ class ManifestError(LocalError):
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What is to be applied, in an order in which each finds what it names."""
+    """What is to be applied, in an order in which each finds what it names.
+
+    `checked` are its RLJobs and RolloutPools with all defaults.
+    """
 
     objects: tuple[Object, ...]
+    checked: tuple[CheckedManifest, ...]
 
     @property
     def jobs(self) -> tuple[Object, ...]:
@@ -78,7 +82,8 @@ def read(
         mistakes = ["no RLJob is given"]
     if mistakes:
         raise ManifestError("\n".join(mistakes))
-    return Manifests(tuple(sorted(placed, key=lambda body: _FIRST.index(body["kind"]))))
+    ordered = sorted(placed, key=lambda body: _FIRST.index(body["kind"]))
+    return Manifests(tuple(ordered), tuple(checked))
 
 
 def _documents(file: Path) -> list[tuple[str, Object]]:

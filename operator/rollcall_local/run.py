@@ -16,13 +16,12 @@ from rollcall_cli.job_record import read_job
 from rollcall_cli.job_summary import learning
 from rollcall_cli.screens import learning_words
 from rollcall_local.api_server.errors import ApiStatusError
-from rollcall_local.kubelet.machine import this_machine
 from rollcall_local.kubelet.marks import containers
 from rollcall_local.kubelet.pod_runner import UID_LETTERS
 from rollcall_local.kubelet.processes import READ_AT_IMPORT
 from rollcall_local.local_cluster import LocalCluster, local_cluster
-from rollcall_local.machine_check import check
-from rollcall_local.manifests import ManifestError, Manifests, read
+from rollcall_local.machine_check import read_here
+from rollcall_local.manifests import ManifestError, Manifests
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.kube.resources import RL_JOBS
 
@@ -57,8 +56,7 @@ def run(options: RunOptions, *, say: Say) -> int:
 
     Raises ManifestError, StateFolderError, NoAddressError, OSError.
     """
-    manifests = read(options.files, options.folders, images=options.images, user=os.getuid())
-    check(manifests.objects, images=options.images, capacity=this_machine().capacity)
+    manifests = read_here(options.files, options.folders, images=options.images)
     folder = StateFolder(home() / (options.name or manifests.jobs[0]["metadata"]["name"]))
     folder.hold()
     logging.raiseExceptions = False  # a full disk takes no log

@@ -177,7 +177,7 @@ def test_what_runs_on_devices_is_not_compared_with_the_machines_memory(
 ) -> None:
     here = this_machine()
     with_gpu = replace(here, capacity={**here.capacity, GPU: Decimal(1)})
-    monkeypatch.setattr("rollcall_local.kubelet.machine.this_machine", lambda: with_gpu)
+    monkeypatch.setattr("rollcall_local.machine_check.this_machine", lambda: with_gpu)
     machine.roles["trainer"] = report(parameters=10**13)
     assert machine.check(written(tmp_path, resources={"limits": {"nvidia.com/gpu": "1"}})) == 0
     assert "by estimate" in capsys.readouterr().out
