@@ -1,25 +1,22 @@
 """`make demo`: on this machine alone, a job that learns while rollouts come and go."""
 
-import asyncio
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from hack.cluster.progress import say
 from hack.demo.elastic_job import JOB, follow
 from hack.demo.job_progress import NoAnswerError
-from rollcall_cli.cluster import open_cluster
+from hack.local_question import ask
 from rollcall_cli.job_actions import kill, scale
 from rollcall_local.state_folder import StateFolder, home
 from rollcall_operator.api.labels import JOB as JOB_LABEL
 from rollcall_operator.api.labels import ROLE, ROLLOUT
-from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ApiError, NotFoundError, UnreachableError
 from rollcall_operator.kube.resources import PODS, RL_JOBS
 from rollcall_protocol.pod_contract import METRICS_PORT
@@ -31,8 +28,6 @@ RUN = "demo"
 _START_SECONDS = 60.0
 _END_SECONDS = 60.0
 _METRICS_BYTES = 4 << 20
-
-T = TypeVar("T")
 
 
 class OnThisMachine:
@@ -54,26 +49,27 @@ class OnThisMachine:
     def job(self, name: str) -> dict[str, Any]:
         """The RLJob; an empty one before it is applied."""
         try:
-            return self._ask(lambda c: c.get(RL_JOBS, namespace="default", name=name))
+            return ask(self._folder, lambda c: c.get(RL_JOBS, namespace="default", name=name))
         except NotFoundError:
             return {"spec": {"algorithm": {"maxSteps": 0}}}
 
     def rollouts(self, job: str) -> list[dict[str, Any]]:
         """Pods of its rollouts."""
         labels = f"{JOB_LABEL}={job},{ROLE}={ROLLOUT}"
-        return list(self._ask(lambda c: c.list(PODS, namespace="default", labels=labels)))
+        return list(ask(self._folder, lambda c: c.list(PODS, namespace="default", labels=labels)))
 
     def metrics(self, pod: str) -> dict[str, float]:
         """Of a pod, by name; NoAnswerError."""
         try:
-            text = self._ask(
+            text = ask(
+                self._folder,
                 lambda c: c.read_from_pod(
                     namespace="default",
                     name=pod,
                     port=METRICS_PORT,
                     route="/metrics",
                     most_bytes=_METRICS_BYTES,
-                )
+                ),
             )
         except (ApiError, UnreachableError) as error:
             raise NoAnswerError(str(error)) from error
@@ -83,12 +79,12 @@ class OnThisMachine:
     def scale(self, pool: str, replicas: int) -> None:
         """Set the number of a pool's rollouts."""
         say(f"rollcall local scale {pool} {replicas}")
-        self._ask(lambda c: scale(c, namespace="default", pool=pool, replicas=replicas))
+        ask(self._folder, lambda c: scale(c, namespace="default", pool=pool, replicas=replicas))
 
     def kill(self, pod: str) -> None:
         """End a pod at once."""
         say(f"rollcall local kill {pod}")
-        self._ask(lambda c: kill(c, namespace="default", pod=pod))
+        ask(self._folder, lambda c: kill(c, namespace="default", pod=pod))
 
     def report(self, job: str, *, into: Path) -> None:
         """Copy the report that the run writes when its job is over."""
@@ -98,13 +94,6 @@ class OnThisMachine:
         into.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(self._folder.path / f"{job}-report.html", into)
         say(f"the job's report: {into}")
-
-    def _ask(self, question: Callable[[KubeClient], Awaitable[T]]) -> T:
-        async def asked() -> T:
-            async with open_cluster(kubeconfig=str(self._folder.kubeconfig)) as (client, _):
-                return await question(client)
-
-        return asyncio.run(asked())
 
 
 def main() -> int:

@@ -1,12 +1,11 @@
 """A job that a user runs by `rollcall local run`, changed and observed from outside."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -16,14 +15,13 @@ import yaml
 from hack.bench.local_jobs.process_times import started, tree_cpu_seconds
 from hack.bench.recovery.worker_log import WorkerLogEvent, event, parse_said
 from hack.bench.run_record import ROOT
-from rollcall_cli.cluster import open_cluster
+from hack.local_question import ask
 from rollcall_cli.job_actions import kill, scale
 from rollcall_local.kubelet.marks import containers
 from rollcall_local.kubelet.pod_runner import UID_LETTERS
 from rollcall_local.state_folder import StateFolder
 from rollcall_operator.api.labels import JOB as JOB_LABEL
 from rollcall_operator.api.labels import ROLE, ROLLOUT
-from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.resources import PODS
 
 JOB, POOL = "reverse", "reverse-cpu"
@@ -33,7 +31,6 @@ LOOK_SECONDS = 0.1
 _CHECKPOINTS = "checkpoints"
 
 E = TypeVar("E", bound=WorkerLogEvent)
-T = TypeVar("T")
 
 
 class LocalRun:
@@ -112,7 +109,7 @@ class LocalRun:
     def rollouts(self) -> dict[str, str]:
         """Names of the rollouts' pods that are not being deleted, by uid."""
         labels = f"{JOB_LABEL}={JOB},{ROLE}={ROLLOUT}"
-        pods = self._ask(lambda c: c.list(PODS, namespace="default", labels=labels))
+        pods = ask(self._folder, lambda c: c.list(PODS, namespace="default", labels=labels))
         found = (p["metadata"] for p in pods if "deletionTimestamp" not in p["metadata"])
         return {metadata["uid"]: metadata["name"] for metadata in found}
 
@@ -123,20 +120,13 @@ class LocalRun:
 
     def scale(self, replicas: int) -> None:
         """As `rollcall local scale`."""
-        self._ask(lambda c: scale(c, namespace="default", pool=POOL, replicas=replicas))
+        ask(self._folder, lambda c: scale(c, namespace="default", pool=POOL, replicas=replicas))
 
     def kill(self, pod: str) -> float:
         """As `rollcall local kill`; when it was asked for."""
         at = time.time()
-        self._ask(lambda c: kill(c, namespace="default", pod=pod))
+        ask(self._folder, lambda c: kill(c, namespace="default", pod=pod))
         return at
-
-    def _ask(self, question: Callable[[KubeClient], Awaitable[T]]) -> T:
-        async def asked() -> T:
-            async with open_cluster(kubeconfig=str(self._folder.kubeconfig)) as (client, _):
-                return await question(client)
-
-        return asyncio.run(asked())
 
 
 def manifests(observe: Mapping[str, Any]) -> list[dict[str, Any]]:

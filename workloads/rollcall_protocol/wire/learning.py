@@ -18,7 +18,7 @@ class LearningState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LearningReport:
-    """What was seen from `first_step` to `last_step`; it stays as it is while the state does.
+    """What was seen from `first_step` to `last_step`; another state alone brings another report.
 
     `low` and `high`: the lowest and the highest reward of a sample, with MISMATCH_GROWS the
     mismatch (k3, nats a token) at the job's start and now. `share`: of responses that were cut off.

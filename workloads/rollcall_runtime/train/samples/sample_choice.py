@@ -18,7 +18,7 @@ def chosen_groups(
 ) -> list[bool]:
     """Of the groups of these prompts, by number, those of which `step` is recorded.
 
-    The same for the same step and prompt, whoever asks.
+    Every rank chooses the same: the choice follows from step and prompt.
     """
     if recording.all_every_steps and step % recording.all_every_steps == 0:
         return [True] * len(prompts)
