@@ -1,8 +1,9 @@
 """Starts and ends the processes of containers, from a process that has imported torch already.
 
 Importing torch and an engine takes seconds of processor time in each process of a job. A container
-whose command is one of Rollcall's programs is forked here and runs that program's function; any
-other is forked and executed.
+whose command is one of Rollcall's programs is forked here and runs that program's function, unless
+its environment has what the imported modules would have read in another way. Any other is forked
+and executed.
 
 It ends everything that it has started when it ends itself, and when its client does.
 """
@@ -14,6 +15,7 @@ import selectors
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Sequence
 from contextlib import suppress
@@ -36,10 +38,18 @@ PRELOADED = (
     "torch.distributed.checkpoint",
 )
 FORKED = ("rollcall-trainer", "rollcall-rollout", "rollcall-reference", "rollcall-front")
+_READ_AT_IMPORT = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "TORCH", "PYTORCH_", "PYTHON", "SYMPY_")
+_READ_AT_IMPORT_TOO = frozenset({"HOME", "XDG_CACHE_HOME", "LOGLEVEL", "PROMETHEUS_MULTIPROC_DIR"})
 MESSAGE_BYTES = 1 << 20
 END_SECONDS = 10.0  # for what a container has left, once it was killed
 _FOR_CONTAINERS = (signal.SIGINT, signal.SIGTERM)  # the runtime itself ends with its client
 CANNOT_EXECUTE = 127
+
+
+def is_read_at_import(name: str) -> bool:
+    """Whether modules read this variable when they are imported, and not later."""
+    started = name.startswith(_READ_AT_IMPORT) and name != "PYTHONPATH"  # which a fork follows
+    return started or name in _READ_AT_IMPORT_TOO
 
 
 def serve(descriptor: int, preloaded: Sequence[str]) -> None:
@@ -65,7 +75,9 @@ def _preload(names: Sequence[str]) -> None:
         try:
             importlib.import_module(name)
         except ImportError as error:
-            print(f"not imported beforehand: {name}: {error}", file=sys.stderr, flush=True)
+            print(f"not imported beforehand: {name}: {error}", file=sys.stderr)
+    sys.stdout.flush()  # else forks would write it
+    sys.stderr.flush()
 
 
 class _Runtime:
@@ -163,9 +175,10 @@ def _become(
         nothing = os.open(os.devnull, os.O_RDONLY)
         for stream, source in ((0, nothing), (1, out), (2, out)):
             os.dup2(source, stream)
+        forked = argv[0] in FORKED and not _differs(environment)
         os.environ.clear()
         os.environ.update(environment | {MARK: container})
-        code = _run(argv, folder)
+        code = _run(argv, folder, forked=forked)
     except SystemExit as error:
         code = _exit_code(error)
     except BaseException:  # noqa: BLE001 - as the interpreter does
@@ -177,12 +190,20 @@ def _become(
         os._exit(code)
 
 
-def _run(argv: list[str], folder: str) -> int:
+def _differs(environment: dict[str, str]) -> bool:
+    """Whether modules would have read other values than in this process, when imported."""
+    return any(
+        is_read_at_import(name) and os.environ.get(name) != environment[name]
+        for name in environment
+    )
+
+
+def _run(argv: list[str], folder: str, *, forked: bool) -> int:
     try:
         os.chdir(folder)
     except OSError as error:
         sys.exit(f"workingDir {folder}: {error.strerror}; name a folder of this machine")
-    if argv[0] in FORKED:
+    if forked:
         _prepare_interpreter(argv)
         found = entry_points(group="console_scripts")[argv[0]].load()()
         return int(found or 0)
@@ -200,6 +221,7 @@ def _prepare_interpreter(argv: list[str]) -> None:
     more = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:0] = [folder for folder in more if folder and folder not in sys.path]
     sys.argv = list(argv)
+    tempfile.tempdir = None  # what the runtime's imports found, not the container's TMPDIR
     # A trainer starts each of its ranks with this command.
     sys.orig_argv = [sys.executable, str(Path(sys.executable).with_name(argv[0])), *argv[1:]]
     sys.modules.pop("sitecustomize", None)

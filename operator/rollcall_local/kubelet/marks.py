@@ -1,5 +1,8 @@
 """Which processes belong to a container: they have a mark in their environment.
 
+One that shows a title of its own, as those of vLLM do, wrote it where its environment was. It is
+found by its session, in which others have the mark.
+
 Linux alone shows the environment of other processes; elsewhere none are found.
 """
 
@@ -9,7 +12,10 @@ import signal
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import filterfalse
 from pathlib import Path
+
+from rollcall_runtime.rollout.engines.server.guard import GUARD
 
 MARK = "ROLLCALL_LOCAL_CONTAINER"
 """In the environment of each process of a container: which one it is."""
@@ -39,13 +45,7 @@ def mark_this_process(container: str) -> None:
 
 def containers() -> dict[int, str]:
     """The container of each process that has one, but for this process."""
-    found = {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
-            container = _container(place)
-            if container and place.name != str(os.getpid()):
-                found[int(place.name)] = container
-    return found
+    return _found({})
 
 
 def marked(container: str = "") -> list[int]:
@@ -56,27 +56,59 @@ def marked(container: str = "") -> list[int]:
 def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
     """Kill all processes of containers, given by their first process.
 
+    The guard of an inference server ends by itself, once it has freed what the server left.
     Returns those that are there even after so many seconds.
     """
     for pid in first:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
     names, deadline = set(first.values()), time.monotonic() + seconds
+    sessions: dict[int, str] = {}
     looks = 0  # that found nothing: one may miss a process that is just being executed
     while True:
-        left = [pid for pid, container in containers().items() if container in names]
+        left = [pid for pid, container in _found(sessions).items() if container in names]
         looks = 0 if left else looks + 1
         if looks == _LOOKS or time.monotonic() > deadline:
             return left
-        for pid in left:
+        for pid in filterfalse(_is_guard, left):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(_LOOK_SECONDS)
 
 
-def _container(place: Path) -> str:
-    mark = f"{MARK}=".encode()
+def _found(sessions: dict[int, str]) -> dict[int, str]:
+    """The container of each process that has one. `sessions` are those of containers seen before;
+    those seen now are added.
+    """
+    own, marks, session_of = os.getpid(), dict[int, str](), dict[int, int]()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended, or is another user's
+            session, runs = _session(place)
+            if runs and place.name != str(own):
+                marks[int(place.name)] = _variable(place, MARK)
+                session_of[int(place.name)] = session
+    sessions |= {session_of[pid]: mark for pid, mark in marks.items() if mark}
+    sessions.pop(os.getsid(own), None)  # where a test has given marks
+    found = {pid: mark or sessions.get(session_of[pid], "") for pid, mark in marks.items()}
+    return {pid: container for pid, container in found.items() if container}
+
+
+def _is_guard(pid: int) -> bool:
+    with suppress(OSError):
+        return _variable(Path(f"/proc/{pid}"), GUARD) != ""
+    return False
+
+
+def _session(place: Path) -> tuple[int, bool]:
+    """Of a process, and whether it runs: one that has ended may wait for its parent."""
+    state, _, _, session = (place / "stat").read_text().rpartition(")")[2].split()[:4]  # proc(5)
+    return int(session), state not in "ZX"
+
+
+def _variable(place: Path, name: str) -> str:
+    """Of a process's environment, or nothing."""
+    begin = f"{name}=".encode()
     for variable in (place / "environ").read_bytes().split(b"\0"):
-        if variable.startswith(mark):
-            return variable.removeprefix(mark).decode()
+        if variable.startswith(begin):
+            return variable.removeprefix(begin).decode()
     return ""

@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from rollcall_local.kubelet import container_runtime
-from rollcall_local.kubelet.container_runtime import END_SECONDS, MESSAGE_BYTES, PRELOADED
+from rollcall_local.kubelet.container_runtime import (
+    END_SECONDS,
+    MESSAGE_BYTES,
+    PRELOADED,
+    is_read_at_import,
+)
 from rollcall_local.kubelet.marks import MARK, ROOM, ROOM_BYTES, end_all
+from rollcall_local.kubelet.pod_environment import inherited
 
 log = logging.getLogger(__name__)
 
 READ_AT_IMPORT = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Variables that must be right when torch is imported."""
+"""Variables that must be right when torch is imported: each value has a runtime of its own."""
 START_SECONDS = 300.0  # of a runtime
 ANSWER_SECONDS = 60.0  # to a request, while it may still end other containers
 
@@ -72,7 +78,8 @@ class ContainerRuntime:
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        kept = {name: v for name, v in os.environ.items() if name not in {MARK, *READ_AT_IMPORT}}
+        own = {MARK, *READ_AT_IMPORT, *filter(is_read_at_import, os.environ)} - inherited().keys()
+        kept = {name: value for name, value in os.environ.items() if name not in own}
         with theirs, log_file.open("ab") as out:
             try:
                 process = subprocess.Popen(

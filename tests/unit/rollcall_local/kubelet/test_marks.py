@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +38,25 @@ if first == 0:
 os.waitpid(first, 0)
 """
 
+# A program that shows a title of its own, and one that stays when the first is killed.
+TITLED = """
+import ctypes, os, sys, time
+if os.fork() == 0:
+    libc = ctypes.CDLL(None)
+    libc.getenv.restype = ctypes.c_void_p
+    mark = libc.getenv(sys.argv[1].encode()) - len(sys.argv[1]) - 1
+    ctypes.memset(mark, ord("t"), len(sys.argv[1]) + 1)
+    print(os.getppid(), os.getpid(), flush=True)
+time.sleep(300)
+"""
+
+
+def runs(pid: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+
 
 def test_a_process_with_a_mark_and_its_children_are_found() -> None:
     script = "sleep 300 & echo $!; wait"
@@ -59,6 +79,16 @@ def test_a_fork_is_found_by_the_mark_that_it_gives_itself_and_so_are_its_own() -
         assert process.pid not in containers()
         assert end_all({first: container}, seconds=10) == []
         assert process.wait(10) == 0
+
+
+def test_a_process_whose_title_hides_its_mark_is_found_by_its_session() -> None:
+    command = ("setsid", "--fork", sys.executable, "-c", TITLED, MARK)
+    with program(*command, **{MARK: CONTAINER}) as process:
+        first, titled = map(int, line(process).split())
+        assert MARK.encode() not in Path(f"/proc/{titled}/environ").read_bytes()
+        found_in_time(CONTAINER, first, titled)
+        assert end_all({first: CONTAINER}, seconds=10) == []
+        assert not runs(titled)
 
 
 def test_a_process_does_not_find_itself() -> None:

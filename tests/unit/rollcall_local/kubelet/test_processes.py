@@ -13,6 +13,8 @@ import pytest
 from rollcall_local.kubelet import processes
 from rollcall_local.kubelet.marks import MARK, marked
 from rollcall_local.kubelet.processes import CannotStartError, ContainerRuntimes
+from rollcall_runtime.rollout.engines.server import guard
+from rollcall_runtime.rollout.engines.server.guard import GUARD
 from tests.unit.rollcall_local.kubelet.containers_here import (
     Containers,
     code_of,
@@ -129,6 +131,45 @@ async def test_a_forked_program_begins_as_a_new_interpreter_does(
     assert here.output.startswith(f"{sys.executable} {program} --help\n"), "it can be run again"
 
 
+READS_EARLY = """
+import os, tempfile
+tempfile.gettempdir()
+FOUND = os.environ.get("HF_HOME")
+"""
+
+
+@pytest.mark.parametrize("variable", ["TMPDIR", "HF_HOME"])
+async def test_a_program_of_rollcall_has_its_own_variables_also_where_imports_read_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    (tmp_path / "reads_early.py").write_text(READS_EARLY)
+    says = "import reads_early, tempfile; print(reads_early.FOUND, tempfile.gettempdir())"
+    (tmp_path / "sitecustomize.py").write_text(f"if __import__('sys').argv[1:]: {says}")
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    monkeypatch.setenv("PYTHONPATH", path)
+    runtimes = ContainerRuntimes(tmp_path, preloaded=["reads_early"])
+    runtime = runtimes.of(Path(sys.executable), {})
+    try:
+        await runtime.ready()
+        process = await runtime.run(
+            container=f"{tmp_path}/worker",
+            argv=["rollcall-trainer", "--help"],
+            environment={
+                "PATH": str(Path(sys.executable).parent),
+                "PYTHONPATH": path,
+                variable: str(tmp_path),
+            },
+            folder=tmp_path,
+            log_file=tmp_path / "out.log",
+        )
+        assert await code_of(process) == 0
+    finally:
+        await runtimes.close()
+    hub, temporary = (tmp_path / "out.log").read_text().splitlines()[0].split()
+    expected = {"TMPDIR": temporary, "HF_HOME": hub}
+    assert expected[variable] == str(tmp_path)
+
+
 # --- what it leaves behind --------------------------------------------------------------------
 
 
@@ -163,6 +204,23 @@ async def test_a_child_whose_parent_is_gone_is_the_runtimes(here: Containers) ->
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+async def test_the_guard_of_a_server_frees_what_a_killed_container_left(
+    here: Containers, tmp_path: Path
+) -> None:
+    """Its memory would stay on this machine; in a cluster it is the pod's."""
+    folder = tmp_path / "server"
+    folder.mkdir()
+    server = "setsid sleep 300 & exec 3>pipe; echo $! >&3; exec sleep 300"
+    os.mkfifo(tmp_path / "pipe")
+    guarding = f"read server; exec {sys.executable} -S -E {guard.__file__} $server {folder}"
+    process = await here.run(f"{GUARD}=1 setsid sh -c '{guarding}' <pipe & {server}")
+    await until(lambda: len(marked(here.name())) == 3)
+    process.send(signal.SIGKILL)
+    assert await code_of(process) == -9
+    assert marked(here.name()) == []
+    assert not folder.exists()
 
 
 async def test_a_container_ends_alone(here: Containers) -> None:

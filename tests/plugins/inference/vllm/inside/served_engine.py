@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,12 @@ from tests.plugins.inference.vllm.inside.conftest import make_model
 from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transformers import PreTrainedModel
 
     from rollcall_protocol.wire.partial_responses import Response
+    from rollcall_runtime.rollout.inference_engine import InferenceEngine
 
 PROMPTS = [(5, 9, 11, 40, 7, 33), (1, 2, 3)]
 LONG = SamplingConfig(max_tokens=200)
@@ -48,14 +52,23 @@ class Served:
         self.driver.run(self.updating(running))
 
     async def updating(self, running: PauseMode = PauseMode.KEEP) -> None:
+        await self.prepare()
+        await self.serve_prepared(running)
+
+    async def prepare(self) -> None:
+        """The next version. Serving it takes a moment then, which a long response outlasts."""
+        following = self.version + 1
+        weights = self.model(following).named_parameters()
+        await self.engine.prepare(weights, version=following)
+
+    async def serve_prepared(
+        self, running: PauseMode = PauseMode.KEEP, *, seconds: float = 60
+    ) -> None:
+        """The version counts from the start of the update."""
         self.version += 1
         weights = self.model(self.version).named_parameters()
-        await self.engine.prepare(weights, version=self.version)
         await self.engine.update_weights(
-            self.model(self.version).named_parameters(),
-            version=self.version,
-            running=running,
-            seconds=60,
+            weights, version=self.version, running=running, seconds=seconds
         )
 
     def answers(self) -> list[Response]:
@@ -77,6 +90,32 @@ class Served:
 
 def requests(sampling: SamplingConfig, *, count: int = 4) -> list[GenerationRequest]:
     return [GenerationRequest(PROMPTS[0], sampling, seed=seed) for seed in range(count)]
+
+
+async def begun(
+    engine: InferenceEngine, asked: Iterable[GenerationRequest]
+) -> list[asyncio.Task[Response]]:
+    """The responses to `asked`, of each of which a token has come."""
+    tasks, began = [], []
+    for request in asked:
+        first = asyncio.Event()
+        tasks.append(asyncio.create_task(_respond(engine, request, first)))
+        began.append(first.wait())
+    await asyncio.gather(*began)
+    return tasks
+
+
+async def _respond(
+    engine: InferenceEngine, request: GenerationRequest, first: asyncio.Event
+) -> Response:
+    response = request.begun
+    try:
+        async for piece in engine.generate(request):
+            first.set()
+            response = piece.after(response)
+    finally:
+        first.set()
+    return response
 
 
 def logprobs(served: Served, request: GenerationRequest, response: Response) -> list[float]:

@@ -24,6 +24,7 @@ from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.errors import SpecError
 from tests.plugins.inference.vllm.inside.conftest import make_model
+from tests.plugins.inference.vllm.inside.served_engine import begun
 from tests.unit.rollcall_runtime.rollout import engine_driver
 from tests.unit.rollcall_runtime.rollout.engine_driver import EngineDriver, respond
 from tests.unit.rollcall_runtime.train.batches import random_batch
@@ -102,15 +103,26 @@ class Served:
     def update(self, running: PauseMode = PauseMode.KEEP) -> None:
         self.driver.run(self.updating(running))
 
-    async def updating(self, running: PauseMode = PauseMode.KEEP, *, seconds: float = 60) -> None:
+    async def updating(self, running: PauseMode = PauseMode.KEEP) -> None:
         """Train the next version and serve it."""
-        version = self.version + 1
-        weights = self.trainer.train(version)
-        await self.engine.prepare(weights.items(), version=version)
+        await self.prepare()
+        await self.serve_prepared(running)
+
+    async def prepare(self) -> None:
+        """The next version. Serving it takes a moment then, which a long response outlasts."""
+        following = self.version + 1
+        weights = self.trainer.train(following)
+        await self.engine.prepare(weights.items(), version=following)
+
+    async def serve_prepared(
+        self, running: PauseMode = PauseMode.KEEP, *, seconds: float = 60
+    ) -> None:
+        following = self.version + 1
+        weights = self.trainer.adapters[following]
         await self.engine.update_weights(
-            weights.items(), version=version, running=running, seconds=seconds
+            weights.items(), version=following, running=running, seconds=seconds
         )
-        self.version = version
+        self.version = following
 
     def merged(self, version: int) -> PreTrainedModel:
         """The model itself with the adapter of `version` added to its weights."""
@@ -218,9 +230,10 @@ def test_responses_go_on_over_updates_and_each_token_is_of_the_version_that_it_s
     served: Served,
 ) -> None:
     async def under_load() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests()]
-        for _ in range(UPDATES):
-            await asyncio.sleep(0.1)
+        await served.prepare()
+        running = await begun(served.engine, requests())
+        await served.serve_prepared()
+        for _ in range(UPDATES - 1):
             await served.updating()
         return list(await asyncio.gather(*running))
 
@@ -238,9 +251,9 @@ def test_responses_go_on_over_updates_and_each_token_is_of_the_version_that_it_s
 def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: Served) -> None:
     async def aborted() -> tuple[Response, Response]:
         (request,) = requests(1)
-        running = asyncio.create_task(respond(served.engine, request))
-        await asyncio.sleep(0.3)
-        await served.updating(PauseMode.ABORT)
+        await served.prepare()
+        (running,) = await begun(served.engine, [request])
+        await served.serve_prepared(PauseMode.ABORT)
         cut = await running
         request = GenerationRequest(request.prompt, LONG, request.seed, begun=cut)
         return cut, await respond(served.engine, request)
@@ -257,9 +270,9 @@ def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: 
 
 def test_an_update_that_waits_lets_responses_end_first_and_holds_new_ones(served: Served) -> None:
     async def waited() -> tuple[list[Response], Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests()]
-        await asyncio.sleep(0.3)
-        updating = asyncio.create_task(served.updating(PauseMode.WAIT))
+        await served.prepare()
+        running = await begun(served.engine, requests())
+        updating = asyncio.create_task(served.serve_prepared(PauseMode.WAIT))
         while served.engine._open.is_set():  # it prepares beside serving
             await asyncio.sleep(0.01)
         late = await respond(served.engine, GenerationRequest(PROMPT, SHORT, seed=9))
@@ -277,10 +290,10 @@ def test_an_update_that_waits_lets_responses_end_first_and_holds_new_ones(served
 
 def test_an_update_that_waits_too_long_leaves_the_old_version(served: Served) -> None:
     async def late() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests()]
-        await asyncio.sleep(0.2)
-        with pytest.raises(TimeoutError, match=r"did not end within 0\.05 s"):
-            await served.updating(PauseMode.WAIT, seconds=0.05)
+        await served.prepare()
+        running = await begun(served.engine, requests())
+        with pytest.raises(TimeoutError, match=r"did not end within 0\.02 s"):
+            await served.serve_prepared(PauseMode.WAIT, seconds=0.02)
         return list(await asyncio.gather(*running))
 
     former = served.version

@@ -15,7 +15,6 @@ import torch
 
 from rollcall_plugins.inference.vllm.in_server import staged_file
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.inference_engine import (
     GenerationRequest,
@@ -27,6 +26,7 @@ from tests.plugins.inference.vllm.inside.served_engine import (
     PROMPTS,
     SHORT,
     Served,
+    begun,
     gauge,
     logprobs,
     plain_logprobs,
@@ -38,6 +38,8 @@ from tests.unit.rollcall_runtime.rollout.engine_driver import respond
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from rollcall_protocol.wire.partial_responses import Response
 
 
 UPDATES = 10
@@ -83,8 +85,10 @@ def test_after_an_update_the_new_weights_answer_also_where_a_prefix_was_cached(
 
 def test_responses_go_on_over_updates_and_each_token_says_its_version(served: Served) -> None:
     async def under_load() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        for _ in range(UPDATES):
+        await served.prepare()
+        running = await begun(served.engine, requests(LONG))
+        await served.serve_prepared()
+        for _ in range(UPDATES - 1):
             await served.updating()
         return list(await asyncio.gather(*running))
 
@@ -105,13 +109,10 @@ def test_keys_and_values_after_an_update_are_those_of_the_former_weights_or_reco
     served = Served(tmp_path / "model", recomputeCache=recompute)
 
     async def updated() -> Response:
-        (request,) = requests(LONG, count=1)
-        async with aclosing(served.engine.generate(request)) as pieces:
-            response = (await anext(pieces)).after(Response())
-            await served.updating()
-            async for piece in pieces:
-                response = piece.after(response)
-        return response
+        await served.prepare()
+        (running,) = await begun(served.engine, requests(LONG, count=1))
+        await served.serve_prepared()
+        return await running
 
     try:
         response = served.driver.run(updated())
@@ -133,9 +134,9 @@ def test_keys_and_values_after_an_update_are_those_of_the_former_weights_or_reco
 def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: Served) -> None:
     async def aborted() -> tuple[Response, Response]:
         (request,) = requests(LONG, count=1)
-        running = asyncio.create_task(respond(served.engine, request))
-        await asyncio.sleep(0.3)
-        await served.updating(PauseMode.ABORT)
+        await served.prepare()
+        (running,) = await begun(served.engine, [request])
+        await served.serve_prepared(PauseMode.ABORT)
         cut = await running
         request = GenerationRequest(request.prompt, LONG, request.seed, begun=cut)
         return cut, await respond(served.engine, request)
@@ -151,9 +152,9 @@ def test_an_update_that_aborts_ends_responses_unfinished_and_they_go_on(served: 
 
 def test_an_update_that_waits_lets_responses_end_first(served: Served) -> None:
     async def waited() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        await asyncio.sleep(0.3)
-        await served.updating(PauseMode.WAIT)
+        await served.prepare()
+        running = await begun(served.engine, requests(LONG))
+        await served.serve_prepared(PauseMode.WAIT)
         return list(await asyncio.gather(*running))
 
     for response in served.driver.run(waited()):
@@ -163,15 +164,11 @@ def test_an_update_that_waits_lets_responses_end_first(served: Served) -> None:
 
 def test_an_update_that_waits_too_long_leaves_the_old_version(served: Served) -> None:
     async def late() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        await asyncio.sleep(0.2)
+        await served.prepare()
+        running = await begun(served.engine, requests(LONG))
         with pytest.raises(TimeoutError, match="did not pause within"):
-            await served.engine.update_weights(
-                served.model(served.version + 1).named_parameters(),
-                version=served.version + 1,
-                running=PauseMode.WAIT,
-                seconds=0.05,
-            )
+            await served.serve_prepared(PauseMode.WAIT, seconds=0.02)
+        served.version -= 1
         return list(await asyncio.gather(*running))
 
     assert all(response.finished for response in served.driver.run(late()))
@@ -208,7 +205,6 @@ def test_a_staged_file_that_vllm_refuses_changes_nothing(
         patch.setattr(staged_file, "write", _damaged)
         with pytest.raises(RuntimeError, match="rank 0: StagedFileError"):
             served.driver.run(served.updating())
-    served.version -= 1
     assert served.serves_its_version()
     served.update()
     assert served.serves_its_version(), "and the next update is made"
@@ -249,8 +245,7 @@ def test_a_server_that_dies_or_hangs_ends_its_requests_and_leaves_nothing_behind
     served.engine._server._silent = 2.0
 
     async def faulty() -> None:
-        first = asyncio.create_task(respond(served.engine, requests(LONG, count=1)[0]))
-        await asyncio.sleep(0.2)
+        (first,) = await begun(served.engine, requests(LONG, count=1))
         for pid in processes(served.engine):
             os.kill(pid, fault)
         with pytest.raises(InferenceServerError, match="the stream"):
@@ -283,7 +278,6 @@ def test_with_tensor_parallelism_all_ranks_change_or_none_does(
             patch.setattr(staged_file, "write", _damaged)
             with pytest.raises(RuntimeError, match=r"rank 0: .*rank 1: "):
                 served.update()
-        served.version -= 1
         assert served.serves_its_version()
         served.update()
         assert served.serves_its_version(), "and the next update is made"

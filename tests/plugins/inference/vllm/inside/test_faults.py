@@ -21,6 +21,7 @@ from tests.plugins.inference.vllm.inside.served_engine import (
     PROMPTS,
     SHORT,
     Served,
+    begun,
     certain,
     gauge,
     requests,
@@ -151,7 +152,7 @@ def test_a_version_that_comes_during_the_update_to_another_is_served_after_it(
         await receiver.stage(weights, version=version)
 
     async def overlapping() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
+        running = await begun(served.engine, requests(LONG))
         abandoned = asyncio.create_task(stage(first))
         await asyncio.sleep(0.05)
         abandoned.cancel()  # its session has ended
@@ -175,8 +176,7 @@ def test_an_update_during_anothers_pause_ends_the_pause(served: Served, mode: st
     before = served.answers()
 
     async def paused() -> list[Response]:
-        running = [asyncio.create_task(respond(served.engine, r)) for r in requests(LONG)]
-        await asyncio.sleep(0.3)
+        running = await begun(served.engine, requests(LONG))
         parameters = {"mode": mode, "clear_cache": "false"}
         await served.engine._server.client.post("/pause", parameters=parameters, seconds=60)
         running += [asyncio.create_task(respond(served.engine, r)) for r in requests(SHORT)]

@@ -74,6 +74,7 @@ class ServerProcess:
         self._guard = await asyncio.create_subprocess_exec(
             *(sys.executable, "-S", "-E", guard.__file__),
             *(str(self._process.pid), str(self._folder)),
+            env={**os.environ, guard.GUARD: "1"},
             stdin=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
