@@ -29,6 +29,7 @@ AT_IMPORT = {
     "OMP_NUM_THREADS": "1",
 }
 END_SECONDS = 5.0
+LEFT_SECONDS = 15.0  # for what it has left, which the runtime ends; it takes 10 s at most
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class Pod:
         self.send(signal.SIGTERM)
         await asyncio.wait({self.process.ended}, timeout=END_SECONDS)
         self.send(signal.SIGKILL)
-        await self.exited(seconds=END_SECONDS)
+        await self.exited(seconds=LEFT_SECONDS)
 
     def log(self) -> str:
         """What its latest run wrote."""

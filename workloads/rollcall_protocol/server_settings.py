@@ -37,11 +37,29 @@ class ServerSettings:
         raise NotImplementedError
 
 
-def split_arguments(arguments: str, *, taken: Collection[str]) -> list[str]:
-    """A user's arguments, one by one; ValueError for an unclosed quotation or a name in `taken`."""
+def split_arguments(
+    arguments: str, *, server: str, taken: Collection[str], unfit: Collection[str]
+) -> list[str]:
+    """A user's arguments, one by one.
+
+    ValueError for an unclosed quotation, or a name in `taken` or `unfit`, also where it is written
+    in another way that argparse and the server's own parser take: `--a_b`, `--a.part`, or a
+    beginning of it.
+    """
     found = shlex.split(arguments)
     for argument in found:
         name = argument.partition("=")[0]
-        if name in taken:
+        if _means(name, taken):
             raise ValueError(f"arguments must not have {name}, which Rollcall sets")
+        if _means(name, unfit):
+            raise ValueError(
+                f"arguments must not have {name}: updates would not reach all of {server}"
+            )
     return found
+
+
+def _means(name: str, refused: Collection[str]) -> bool:
+    if not name.startswith("--"):
+        return name in refused
+    plain = name.partition(".")[0].replace("_", "-")
+    return len(plain) > len("--") and any(other.startswith(plain) for other in refused)

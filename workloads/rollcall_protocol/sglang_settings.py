@@ -64,13 +64,7 @@ class SglangSettings(ServerSettings):
 
     def command_line(self) -> list[str]:
         """`arguments`, one by one; ValueError for an unclosed quotation, or one that is refused."""
-        found = split_arguments(self.arguments, taken=SET)
-        unfit = {argument.partition("=")[0] for argument in found} & set(UNFIT)
-        if unfit:
-            raise ValueError(
-                f"arguments must not have {min(unfit)}: updates would not reach all of SGLang"
-            )
-        return found
+        return split_arguments(self.arguments, server="SGLang", taken=SET, unfit=UNFIT)
 
 
 def sampling_problem(*, top_p: float, top_k: int) -> str:

@@ -33,6 +33,18 @@ _TAKEN = (
     "--max-loras",
     "--max-cpu-loras",
 )
+# With these there are weights that an update does not reach, or would not reach right.
+_UNFIT = (
+    "--quantization",
+    "-q",
+    "--pipeline-parallel-size",
+    "-pp",
+    "--data-parallel-size",
+    "-dp",
+    "--nnodes",
+    "--cpu-offload-gb",
+    "--config",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,5 +61,5 @@ class VllmSettings(ServerSettings):
     recompute_cache: bool = False
 
     def command_line(self) -> list[str]:
-        """`arguments`, one by one; ValueError for an unclosed quotation, or one that is taken."""
-        return split_arguments(self.arguments, taken=_TAKEN)
+        """`arguments`, one by one; ValueError for an unclosed quotation, or one that is refused."""
+        return split_arguments(self.arguments, server="vLLM", taken=_TAKEN, unfit=_UNFIT)

@@ -60,13 +60,10 @@ class FaultyTransfer(weight_transfer.StagedWeightTransfer):
 
 
 class _FaultyShadow(ShadowModel):
-    def exchange(self) -> None:
-        pairs = self._pairs
-        self._pairs = _Interrupted("exchange", pairs)
-        try:
-            super().exchange()
-        finally:
-            self._pairs = pairs
+    def commit(self) -> None:
+        assert self._copied is not None
+        self._copied._copies = _Interrupted("copy", self._copied._copies)
+        super().commit()
 
 
 class _Interrupted(list[Any]):

@@ -10,7 +10,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from itertools import filterfalse
 from pathlib import Path
@@ -45,7 +45,7 @@ def mark_this_process(container: str) -> None:
 
 def containers() -> dict[int, str]:
     """The container of each process that has one, but for this process."""
-    return _found({})
+    return _Processes().running()
 
 
 def marked(container: str = "") -> list[int]:
@@ -63,10 +63,11 @@ def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)
     names, deadline = set(first.values()), time.monotonic() + seconds
-    sessions: dict[int, str] = {}
+    processes = _Processes()
     looks = 0  # that found nothing: one may miss a process that is just being executed
     while True:
-        left = [pid for pid, container in _found(sessions).items() if container in names]
+        left = [pid for pid, container in processes.running().items() if container in names]
+        processes.reap(names)
         looks = 0 if left else looks + 1
         if looks == _LOOKS or time.monotonic() > deadline:
             return left
@@ -76,21 +77,38 @@ def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
         time.sleep(_LOOK_SECONDS)
 
 
-def _found(sessions: dict[int, str]) -> dict[int, str]:
-    """The container of each process that has one. `sessions` are those of containers seen before;
-    those seen now are added.
-    """
-    own, marks, session_of = os.getpid(), dict[int, str](), dict[int, int]()
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):  # it has ended, or is another user's
-            session, runs = _session(place)
-            if runs and place.name != str(own):
-                marks[int(place.name)] = _variable(place, MARK)
-                session_of[int(place.name)] = session
-    sessions |= {session_of[pid]: mark for pid, mark in marks.items() if mark}
-    sessions.pop(os.getsid(own), None)  # where a test has given marks
-    found = {pid: mark or sessions.get(session_of[pid], "") for pid, mark in marks.items()}
-    return {pid: container for pid, container in found.items() if container}
+class _Processes:
+    """Those of containers, by their marks, and by the sessions in which marks were seen so far."""
+
+    def __init__(self) -> None:
+        self._sessions: dict[int, str] = {}
+        self._ended: dict[int, int] = {}  # the sessions of those that wait for their parents
+
+    def running(self) -> dict[int, str]:
+        """The container of each process that has one, but for this process."""
+        own, marks, sessions = str(os.getpid()), dict[int, str](), dict[int, int]()
+        self._ended.clear()
+        for place in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended, or is another user's
+                session, runs = _session(place)
+                if not runs:
+                    self._ended[int(place.name)] = session
+                elif place.name != own:
+                    marks[int(place.name)] = _variable(place, MARK)
+                    sessions[int(place.name)] = session
+        self._sessions |= {sessions[pid]: mark for pid, mark in marks.items() if mark}
+        self._sessions.pop(os.getsid(0), None)  # where a test has given marks
+        found = {pid: mark or self._sessions.get(sessions[pid], "") for pid, mark in marks.items()}
+        return {pid: container for pid, container in found.items() if container}
+
+    def reap(self, names: Collection[str]) -> None:
+        """Take those that have ended of these containers from the system, if they are this
+        process's children: what waits for their end would wait in vain.
+        """
+        for pid, session in self._ended.items():
+            if self._sessions.get(session) in names:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
 
 
 def _is_guard(pid: int) -> bool:

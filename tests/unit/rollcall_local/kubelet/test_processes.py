@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -217,10 +218,12 @@ async def test_the_guard_of_a_server_frees_what_a_killed_container_left(
     guarding = f"read server; exec {sys.executable} -S -E {guard.__file__} $server {folder}"
     process = await here.run(f"{GUARD}=1 setsid sh -c '{guarding}' <pipe & {server}")
     await until(lambda: len(marked(here.name())) == 3)
+    began = time.monotonic()
     process.send(signal.SIGKILL)
     assert await code_of(process) == -9
     assert marked(here.name()) == []
     assert not folder.exists()
+    assert time.monotonic() - began < guard.END_SECONDS, "it saw that the server had ended"
 
 
 async def test_a_container_ends_alone(here: Containers) -> None:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 import torch
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import (
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.plugins.inference.vllm.inside.served_model import ServedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
+
+_Model = TypeVar("_Model", bound=PreTrainedModel)
 
 
 def pytest_configure() -> None:
@@ -43,20 +50,51 @@ def make_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
         bos_token_id=0,
         eos_token_id=2,
     )
-    model = Qwen2ForCausalLM(config)
+    return _with_biases(Qwen2ForCausalLM(config))
+
+
+def make_moe_model(seed: int) -> Qwen3MoeForCausalLM:
+    """As `make_model`, with four experts in each layer, of which two serve a token."""
+    torch.manual_seed(seed)
+    config = Qwen3MoeConfig(
+        vocab_size=512,
+        hidden_size=128,
+        intermediate_size=256,
+        moe_intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_experts=4,
+        num_experts_per_tok=2,
+        norm_topk_prob=True,
+        max_position_embeddings=256,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=2,
+    )
+    return _with_biases(Qwen3MoeForCausalLM(config))
+
+
+def _with_biases(model: _Model) -> _Model:
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):  # zeros otherwise, which would hide one that is not loaded
             torch.nn.init.normal_(parameter, std=0.1)
     return model
 
 
-@pytest.fixture(scope="module", params=["tied", "untied"])
+MADE: dict[str, Callable[[int], PreTrainedModel]] = {
+    "tied": lambda seed: make_model(seed, tied=True),
+    "untied": lambda seed: make_model(seed, tied=False),
+    "moe": make_moe_model,
+}
+
+
+@pytest.fixture(scope="module", params=list(MADE))
 def served(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ServedModel]:
-    tied = request.param == "tied"
-    folder: Path = tmp_path_factory.mktemp(request.param)
-    make_model(0, tied=tied).save_pretrained(folder)
-    model = ServedModel(folder, first=make_model(0, tied=tied), second=make_model(1, tied=tied))
+    make, folder = MADE[request.param], tmp_path_factory.mktemp(request.param)
+    make(0).save_pretrained(folder)
+    model = ServedModel(folder, first=make(0), second=make(1))
     yield model
     model.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from vllm import LLM, SamplingParams
@@ -11,14 +11,16 @@ from vllm import LLM, SamplingParams
 from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
-    from torch import Tensor
+    from torch import Tensor, nn
     from transformers import PreTrainedModel
 
 PROMPTS = ((5, 9, 11, 40, 7, 33), (1, 2, 3))
 TOKENS = 24
+
+_Answer = TypeVar("_Answer")
 
 Output = list[tuple[list[int], list[float]]]  # of each prompt: tokens and their log-probabilities
 
@@ -26,18 +28,24 @@ Output = list[tuple[list[int], list[float]]]  # of each prompt: tokens and their
 class ServedModel:
     """`first` is what vLLM starts with, `second` other weights of the same model."""
 
-    def __init__(self, folder: Path, *, first: PreTrainedModel, second: PreTrainedModel) -> None:
+    def __init__(
+        self, folder: Path, *, first: PreTrainedModel, second: PreTrainedModel, **more: Any
+    ) -> None:
         self.first, self.second = first, second
-        self._llm = LLM(
-            str(folder),
-            skip_tokenizer_init=True,
-            dtype="float32",
-            enforce_eager=True,
-            max_model_len=256,
-            enable_prefix_caching=True,
-            weight_transfer_config={"backend": BACKEND},
-        )
-        self._worker = self._llm.llm_engine.model_executor.driver_worker.worker
+        arguments: dict[str, Any] = {
+            "skip_tokenizer_init": True,
+            "dtype": "float32",
+            "enforce_eager": True,
+            "max_model_len": 256,
+            "enable_prefix_caching": True,
+            "weight_transfer_config": {"backend": BACKEND},
+        }
+        self._llm = LLM(str(folder), **(arguments | more))
+        self._updating = False
+
+    def ask(self, function: Callable[[nn.Module], _Answer]) -> list[_Answer]:
+        """What `function` says of each rank's model, in its process."""
+        return list(self._llm.apply_model(function))
 
     def greedy(self) -> Output:
         """What vLLM generates with the weights that it serves now."""
@@ -69,14 +77,24 @@ class ServedModel:
         self.finish()
 
     def begin(self) -> None:
-        if not self._worker._weight_update_active:
+        if not self._updating:
             self._llm.collective_rpc("start_weight_update")
+        self._updating = True
 
     def act(self, **update_info: object) -> None:
-        self._llm.collective_rpc("update_weights", args=(update_info,))
+        try:
+            self._llm.collective_rpc("update_weights", args=(update_info,))
+        except BaseException:
+            self._updating = False
+            raise
 
     def finish(self) -> None:
+        self._updating = False
         self._llm.collective_rpc("finish_weight_update")
+
+    def sleep_and_wake(self) -> None:
+        self._llm.sleep(level=1)
+        self._llm.wake_up()
 
     def close(self) -> None:
         self._llm.llm_engine.engine_core.shutdown()

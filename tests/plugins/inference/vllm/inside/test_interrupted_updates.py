@@ -69,7 +69,7 @@ async def failed(engine: VllmEngine) -> float:
 
 
 @pytest.mark.parametrize("kind", ["kill", "stop"])
-@pytest.mark.parametrize(("phase", "at"), [("load", 5), ("exchange", 3)])
+@pytest.mark.parametrize(("phase", "at"), [("load", 5), ("copy", 3)])
 async def test_a_server_that_is_lost_in_an_update_serves_nothing_more(
     tmp_path: Path, phase: str, at: int, kind: str
 ) -> None:

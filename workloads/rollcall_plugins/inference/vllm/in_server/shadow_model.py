@@ -1,14 +1,15 @@
-"""A second set of weights for a vLLM model, made beside the one that serves and then swapped in.
+"""A second set of weights for a vLLM model, made beside the one that serves, and then copied there.
 
 vLLM's own reload writes into the weights that serve, so that a failure in its midst leaves a model
 of two versions (vLLM issue 57854). Here its layerwise reload runs on copies of the modules, which
-share everything with the model but the weights; what was loaded is exchanged with what serves in
-one go.
+share everything with the model but the weights; what was loaded is copied into what serves in one
+go.
 """
 
 from __future__ import annotations
 
 import logging
+from copy import copy
 from dataclasses import dataclass
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from vllm.model_executor.layers.attention import is_deferred_attention_layer
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+from vllm.model_executor.layers.quantization.base_config import QuantizeMethodBase
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS, to_meta_tensor
+
+from rollcall_plugins.inference.vllm.in_server.weight_copies import Pair, WeightCopies
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -37,22 +42,14 @@ class IncompleteWeightsError(ValueError):
     """The weights leave parameters of the model as they were."""
 
 
-@dataclass(slots=True)
-class _Pair:
-    """A module that serves, and its shadow. `before`: the shadow's attributes when it was made."""
-
-    serving: nn.Module
-    shadow: nn.Module
-    before: dict[str, Any]
-
-
 class ShadowModel:
-    """Weights for `model` that do not serve yet; after `exchange`, those that served before."""
+    """Weights for `model` that do not serve yet."""
 
     def __init__(self, model: nn.Module, model_config: ModelConfig) -> None:
         self._model_config = model_config
         self._copies: dict[int, nn.Module] = {}
-        self._pairs: list[_Pair] = []
+        self._pairs: list[Pair] = []
+        self._copied: WeightCopies | None = None
         self._shadow = self._copy(model)
 
     @torch.no_grad()
@@ -60,34 +57,24 @@ class ShadowModel:
         """Load `weights`, named and shaped as in a checkpoint; process them as vLLM serves them.
 
         vLLM's loaders copy the tensors, and may keep some: their numbers must not change later.
-        Raises what vLLM raises for an unknown name or another shape, and IncompleteWeightsError.
+        Raises what vLLM raises for an unknown name or another shape, IncompleteWeightsError, and
+        LayoutChangedError.
         """
         try:
             self._load(weights)
+            self._copied = WeightCopies(self._pairs, captured=not self._model_config.enforce_eager)
         except BaseException:
             self.free()
             raise
         self._let_go()
 
-    def exchange(self) -> None:
-        """Let the model serve these weights, and keep here those that it served.
+    def commit(self) -> None:
+        """Let the model serve these weights, which were loaded. No request may run meanwhile.
 
-        No request may run meanwhile.
+        If it raises, what serves may be of two versions.
         """
-        for pair in self._pairs:
-            serving, shadow = pair.serving.__dict__, pair.shadow.__dict__
-            changed = [name for name in _OWN if name in serving]
-            changed += [
-                name
-                for name, value in shadow.items()
-                if name not in _OWN and name != "_modules" and pair.before.get(name) is not value
-            ]
-            for name in changed:
-                absent = object()
-                new, old = shadow[name], serving.get(name, absent)
-                serving[name] = new
-                if old is not absent:
-                    shadow[name] = old
+        assert self._copied is not None  # noqa: S101 - `load` made it
+        self._copied.apply()
 
     def free(self) -> None:
         """Give its weights back at once; it cannot be used any more. Harmless twice.
@@ -98,6 +85,7 @@ class ShadowModel:
         for pair in self._pairs:
             layerwise.LAYERWISE_INFO.pop(pair.shadow, None)
             pair.shadow.__dict__.clear()
+        self._copied = None
         self._pairs.clear()
         self._copies.clear()
 
@@ -149,14 +137,19 @@ class ShadowModel:
             name: None if child is None else self._copy(child)
             for name, child in module._modules.items()  # noqa: SLF001
         }
+        method = attributes.get("quant_method")
+        if isinstance(method, QuantizeMethodBase):  # what it sets up serves at once otherwise
+            attributes["quant_method"] = _forgetful(copy(method))
         shadow.__dict__ = attributes
+        _forgetful(shadow)
         info = layerwise.get_layerwise_info(module)
         own = layerwise.get_layerwise_info(shadow)
         # Its own: the reload leaves its loaders in these, which lead to the layer that it filled.
         parameters, buffers = info.restore_metadata
         own.restore_metadata = (_copies(parameters), _copies(buffers))
         own.restore_device = info.restore_device
-        self._pairs.append(_Pair(module, shadow, dict(attributes)))
+        has_kernels = isinstance(module, QuantizeMethodBase)
+        self._pairs.append(Pair(module, shadow, dict(attributes), has_kernels=has_kernels))
         return shadow
 
     def _forget_kernels(self) -> dict[nn.Module, Any]:
@@ -231,7 +224,7 @@ class _Tie:
     other_name: str
 
 
-def _shared_parameters(pairs: list[_Pair]) -> dict[nn.Module, list[_Tie]]:
+def _shared_parameters(pairs: list[Pair]) -> dict[nn.Module, list[_Tie]]:
     """The ties of each shadow's parameters, from the identity of those that serve."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for pair in pairs:
@@ -251,12 +244,19 @@ def _has_weights(module: nn.Module) -> bool:
     return any(parameter is not None and parameter.numel() for parameter in parameters)
 
 
+def _forgetful(method: Any) -> Any:
+    """`method`, which sets up its kernel again, and lays out weights as that wants them."""
+    if isinstance(method, FusedMoEMethodBase):
+        method.moe_kernel = None
+    return method
+
+
 def _copy_of(parameter: Tensor) -> Tensor:
     """A parameter of the same class, attributes and numbers."""
-    copy = parameter.data.clone()
-    copy.__class__ = parameter.__class__
-    copy.__dict__ = dict(parameter.__dict__)
-    return copy
+    made = parameter.data.clone()
+    made.__class__ = parameter.__class__
+    made.__dict__ = dict(parameter.__dict__)
+    return made
 
 
 def _copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

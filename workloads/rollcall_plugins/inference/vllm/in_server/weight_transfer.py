@@ -1,4 +1,4 @@
-"""The weight-transfer engine that vLLM's workers run: prepare beside serving, then exchange.
+"""The weight-transfer engine that vLLM's workers run: prepare beside serving, then commit.
 
 The agent calls, through vLLM's own routes: start_weight_update; update_weights with `prepare`,
 which returns at once, since a worker serves nothing while it handles a call; with `wait` once all
@@ -24,6 +24,7 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferUpdateInfo,
 )
 
+from rollcall_plugins.inference.vllm.in_server import device_work
 from rollcall_plugins.inference.vllm.in_server.shadow_model import ShadowModel
 from rollcall_plugins.inference.vllm.in_server.staged_file import read
 
@@ -100,7 +101,8 @@ class StagedWeightTransfer(
         prepared, self._prepared = self._prepared, None
         if prepared is None or self._running:
             raise RuntimeError("no weights are prepared")
-        prepared.exchange()
+        prepared.commit()
+        device_work.finish(self.device)  # before what was prepared is freed
         # In a thread, since requests are paused until this returns.
         self._thread = threading.Thread(target=prepared.free, name="free", daemon=True)
         self._thread.start()
@@ -116,8 +118,8 @@ class StagedWeightTransfer(
     def _prepare(self, path: str, reports: str) -> None:
         began = time.monotonic()
         try:
-            shadow = ShadowModel(self.model, self.model_config)
-            with set_current_vllm_config(self.vllm_config):
+            with device_work.beside_others(self.device), set_current_vllm_config(self.vllm_config):
+                shadow = ShadowModel(self.model, self.model_config)
                 shadow.load(read(path).tensors)
             self._prepared = shadow
         except BaseException as error:  # noqa: BLE001 - `wait` raises it
