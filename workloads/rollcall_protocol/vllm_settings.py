@@ -32,6 +32,7 @@ _TAKEN = (
     "--max-lora-rank",
     "--max-loras",
     "--max-cpu-loras",
+    "--gpu-memory-utilization",
 )
 # With these there are weights that an update does not reach, or would not reach right.
 _UNFIT = (
@@ -51,7 +52,8 @@ _UNFIT = (
 class VllmSettings(ServerSettings):
     """How the agent starts vLLM, with more arguments of `vllm serve`.
 
-    `cache_gibibytes`: of the key-value cache on a CPU; on an accelerator vLLM takes what is free.
+    `cache_gibibytes`: of the key-value cache on a CPU. `gpu_memory_utilization`: the share of an
+    accelerator's memory for weights, cache and graphs; 0: what an update leaves, 0.92 at most.
     `threads` of each process. `recompute_cache`: whether responses that go on after an update
     compute their keys and values again.
     """
@@ -59,6 +61,13 @@ class VllmSettings(ServerSettings):
     cache_gibibytes: Annotated[int, AT_LEAST_1] = 1
     threads: Annotated[int, AT_LEAST_1] = 1
     recompute_cache: bool = False
+    gpu_memory_utilization: float = 0.0
+
+    def __post_init__(self) -> None:
+        """ValueError says which setting is wrong, by the name that a user gives it."""
+        ServerSettings.__post_init__(self)
+        if not 0 <= self.gpu_memory_utilization < 1:
+            raise ValueError("gpuMemoryUtilization must be at least 0 and below 1")
 
     def command_line(self) -> list[str]:
         """`arguments`, one by one; ValueError for an unclosed quotation, or one that is refused."""

@@ -8,7 +8,7 @@ from rollcall_operator.api.quantity import parse_decimal
 from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec
 from rollcall_operator.api.training import TrainerSpec
-from rollcall_operator.plan.children.trainer_ranks import accelerators, processes_per_pod
+from rollcall_operator.plan.children.trainer_ranks import accelerators, claims, processes_per_pod
 from rollcall_operator.plan.children.worker_config import algorithm_settings
 from rollcall_protocol.data_config import FRONT
 from rollcall_protocol.pod_contract import MAX_PROCESSES
@@ -66,8 +66,14 @@ def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
     processes = processes_per_pod(trainer)
     number = sum(asked.values())
     names = " and ".join(f"{amount} {name}" for name, amount in asked.items())
+    claimed = claims(trainer.template, labels.TRAINER)
     if asked and trainer.device == "cpu":
         yield _idle_devices(labels.TRAINER, names)
+    elif claimed and trainer.processes_per_pod is None and trainer.device != "cpu":
+        yield (
+            "spec.trainer.processesPerPod: the devices of the trainer's claims "
+            f"({', '.join(claimed)}) are not counted; set it to their number"
+        )
     elif asked and processes > number:
         yield (
             f"spec.trainer.processesPerPod: {processes} processes need as many accelerators, and "

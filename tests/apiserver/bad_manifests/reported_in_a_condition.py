@@ -321,6 +321,14 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         },
     ),
     _reported(
+        "claims of devices whose number is not said",
+        ("spec.trainer.processesPerPod", "claims (gpus) are not counted; set it to their number"),
+        {
+            f"{TRAINER}.resourceClaims": [{"name": "gpus", "resourceClaimName": "four-gpus"}],
+            f"{TRAINER}.containers[0].resources": {"claims": [{"name": "gpus"}]},
+        },
+    ),
+    _reported(
         "more ranks in a pod than accelerators",
         ("spec.trainer.processesPerPod", "4 processes need as many accelerators", "for 2 nvidia"),
         {

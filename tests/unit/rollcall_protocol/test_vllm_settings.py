@@ -32,6 +32,8 @@ def test_arguments_are_split_as_on_a_command_line() -> None:
             "updates would not reach all of vLLM",
         ),
         ({"arguments": "-q=fp8"}, "must not have -q: "),
+        ({"arguments": "--gpu-memory-utilization=0.9"}, "which Rollcall sets"),
+        ({"gpuMemoryUtilization": "1"}, "gpuMemoryUtilization must be at least 0 and below 1"),
         ({"arguments": "-dp 2"}, "must not have -dp: "),
         ({"arguments": "--x 'open"}, "No closing quotation"),
         ({"gpus": 1}, "gpus: unknown setting"),

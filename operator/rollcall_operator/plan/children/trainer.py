@@ -17,6 +17,7 @@ from rollcall_operator.plan.children.pod_template import (
     token_volume,
     worker_template,
 )
+from rollcall_operator.plan.children.trainer_ranks import processes_per_pod
 from rollcall_operator.plan.model import Manifest
 from rollcall_protocol import pod_contract
 
@@ -93,6 +94,8 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         ports=_PORTS,
         volumes=volumes,
         mounts=mounts,
+        # NCCL and HCCL move data between the ranks of a pod through it.
+        shared_memory=processes_per_pod(spec.trainer) > 1 and spec.trainer.device != "cpu",
     )
 
 

@@ -25,6 +25,17 @@ def accelerators(template: Manifest, role: str) -> dict[str, int]:
     return {name: number for name, number in sorted(found.items()) if number > 0}
 
 
+def claims(template: Manifest, role: str) -> list[str]:
+    """The names of the claims of the worker's container, whose devices no template counts.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/dynamic-resource-allocation/
+    """
+    resources = (worker_container(template, role) or {}).get("resources")
+    given = resources.get("claims") if isinstance(resources, dict) else None
+    listed = given if isinstance(given, list) else []
+    return [str(claim.get("name")) for claim in listed if isinstance(claim, dict)]
+
+
 def processes_per_pod(trainer: TrainerSpec) -> int:
     """Ranks in each trainer pod."""
     if trainer.processes_per_pod is not None:

@@ -186,6 +186,12 @@ def test_weights_that_a_worker_cannot_load_leave_the_version_served(bench: Bench
     assert bench.stub.called == UPDATE[1:], "in the update that its workers have begun"
 
 
+def test_an_update_that_finds_no_memory_names_the_setting(bench: Bench) -> None:
+    bench.stub.report = "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    with pytest.raises(RuntimeError, match=r"GiB of the card .*: lower gpuMemoryUtilization"):
+        bench.update(3)
+
+
 def test_a_pause_that_takes_too_long_is_taken_back(bench: Bench) -> None:
     bench.update(3)
     bench.stub.slow = {"/pause"}

@@ -21,6 +21,22 @@ def test_a_mesh_is_of_all_processes_of_all_pods() -> None:
     assert "(spec.trainer.replicas 2 x processesPerPod 1); change the settings" in error
 
 
+CLAIMS = {"claims": [{"name": "gpus"}, {"name": "nics"}]}
+
+
+def test_the_ranks_of_a_pod_with_claims_are_given() -> None:
+    """How many devices a claim has stands in another object."""
+    container = "spec.trainer.template.spec.containers[0].resources"
+    claimed: Changes = {container: CLAIMS}
+    (error,) = errors(job(), claimed)
+    assert error == (
+        "spec.trainer.processesPerPod: the devices of the trainer's claims (gpus, nics) are not "
+        "counted; set it to their number"
+    )
+    assert errors(job(), {**claimed, "spec.trainer.processesPerPod": 4}) == []
+    assert errors(job(), {**claimed, "spec.trainer.device": "cpu"}) == []
+
+
 @pytest.mark.parametrize(
     "unused",
     [

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from rollcall_plugins.inference.vllm import card_memory
 from rollcall_plugins.inference.vllm.adapter_engine import VllmAdapterEngine
 from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
 from rollcall_plugins.inference.vllm.server import choices
@@ -146,6 +147,8 @@ class VllmEngine(VllmServingEngine):
             await asyncio.sleep(_LOOK_SECONDS)
         problems = {report.name: report.read_text() for report in ranks}
         said = [f"rank {rank}: {problem}" for rank, problem in problems.items() if problem]
+        if any("OutOfMemory" in problem for problem in said):
+            said.append(card_memory.too_full(self._update_bytes()))
         if said:
             raise RuntimeError("; ".join(said))
 

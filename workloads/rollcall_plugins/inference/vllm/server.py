@@ -35,6 +35,13 @@ def vllm_server(
     )
 
 
+def card_bytes() -> int:
+    """The memory of the first accelerator that this process sees."""
+    from vllm.platforms import current_platform  # noqa: PLC0415 - it imports much
+
+    return int(current_platform.get_device_total_memory())
+
+
 async def choices(
     client: ServerClient, body: Mapping[str, Any]
 ) -> AsyncGenerator[dict[str, Any], None]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from rollcall_plugins.inference.vllm.server import choices, vllm_server
+from rollcall_plugins.inference.vllm import card_memory
+from rollcall_plugins.inference.vllm.server import card_bytes, choices, vllm_server
 from rollcall_protocol.vllm_settings import VllmSettings
 from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
@@ -23,6 +24,7 @@ from rollcall_runtime.rollout.inference_engine import (
     NewTokens,
 )
 from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,9 +89,24 @@ class VllmServingEngine(ServerEngine):
             arguments.append("--skip-tokenizer-init")
         if self.limits.context is not None:
             arguments.append(f"--max-model-len={self.limits.context}")
-        if not torch.accelerator.is_available():
+        if torch.accelerator.is_available():
+            arguments.append(f"--gpu-memory-utilization={self._card_share():g}")
+        else:
             arguments.append("--enforce-eager")
         return [*arguments, *settings.command_line()]
+
+    def _update_bytes(self) -> int:
+        """What an update takes of each rank's card beside the weights that serve."""
+        settings = self._settings
+        ranks = settings.tensor_parallel_size
+        return card_memory.weight_bytes(self._shapes.values(), dtype=settings.dtype, ranks=ranks)
+
+    def _card_share(self) -> float:
+        wanted = self._settings.gpu_memory_utilization
+        try:
+            return card_memory.utilization(card_bytes(), self._update_bytes(), wanted=wanted)
+        except card_memory.NoRoomError as error:
+            raise SpecError(f"{FIELD}.config", str(error)) from error
 
     def _variables(self) -> dict[str, str]:
         variables = {

@@ -425,6 +425,26 @@ def test_a_server_has_as_long_to_start_as_its_settings_say(engine: str) -> None:
         assert probe["failureThreshold"] * probe["periodSeconds"] == seconds
 
 
+GPUS = "spec.trainer.template.spec.containers[0].resources"
+
+
+@pytest.mark.parametrize(
+    ("changes", "shared"),
+    [
+        ({GPUS: {"limits": {"nvidia.com/gpu": 4}}}, True),
+        ({GPUS: {"limits": {"nvidia.com/gpu": 1}}}, False),
+        ({"spec.trainer.processesPerPod": 2, "spec.trainer.device": "cpu"}, False),
+        ({GPUS: {"claims": [{"name": "gpus"}]}, "spec.trainer.processesPerPod": 2}, True),
+    ],
+)
+def test_ranks_of_a_pod_share_memory_beyond_a_containers_64_mib_where_they_have_devices(
+    changes: Changes, *, shared: bool
+) -> None:
+    spec = pod_spec(trainer(changes))
+    volume = {"name": "rollcall-shm", "emptyDir": SHARED_MEMORY}
+    assert (volume in spec["volumes"]) == shared
+
+
 def test_shared_memory_of_the_users_own_stays() -> None:
     mount = {"name": "mine", "mountPath": "/dev/shm"}
     path = "spec.rollouts[0].template.spec.containers[0].volumeMounts"
