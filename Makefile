@@ -20,7 +20,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -69,6 +69,13 @@ test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and
 	$(BIN)/pytest tests/unit tests/plugins/transports -m gpu
 	$(SYNC) --engine auto --staging host --size 2Gi --json
 	$(SYNC) --engine auto --staging device --size 2Gi --json
+
+# On a bare machine too, whose own Python has PyTorch; the wheels travel with the tree.
+first-contact: ## Ask a machine with its first accelerator what no other can tell, in nine minutes: ARGS="--device cuda|npu|cpu"
+	$(if $(wildcard $(STAMP)),$(BIN)/python,python3) -m hack.first_contact $(ARGS)
+
+first-contact-wheels: $(TOOLS) ## What such a machine lacks beside PyTorch, for it to be carried there: .first-contact/
+	$(BIN)/python -m hack.first_contact.wheels $(ARGS)
 
 cluster: $(TOOLS) ## The local cluster alone (kind), or check the one of ROLLCALL_USE_KUBECONFIG=1
 	$(CLUSTER) up

@@ -50,7 +50,6 @@ class Image:
 IMAGES = {
     "operator": Image(requirements="operator.txt", python="3.13", glibc="2_40"),
     "worker-cpu": Image(requirements="worker.txt", python="3.13", glibc="2_40"),
-    "worker-cuda": Image(requirements="worker-cuda.txt", python="3.12", glibc="2_35"),
     "worker-ascend": Image(requirements="worker-ascend.txt", python="3.11", glibc="2_35"),
 }
 

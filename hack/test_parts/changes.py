@@ -101,7 +101,7 @@ AREAS = (
     Area(
         "images, requirements",
         ("images/", "requirements/", "pyproject.toml", "tests/images/"),
-        ("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "sbom"),
+        ("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "sbom", "image-cuda"),
     ),
     Area(
         "the local cluster, the Makefile",

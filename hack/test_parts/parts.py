@@ -198,6 +198,11 @@ PARTS = (
         proves="the list of an image's contents names what is in it",
         commands=("pytest tests/cluster/machine/test_sbom.py",),
     ),
+    Part(
+        name="image-cuda",
+        proves="the image for NVIDIA GPUs is built, and all in it can be imported and loaded",
+        commands=("pytest tests/cluster/machine/test_worker_cuda.py",),
+    ),
     # Makes a cluster beside the one that the parts above use, and compares all of the machine's
     # mounts, interfaces, control groups and settings before and after: nothing else may run.
     Part(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from hack.bench.vllm_updates.load import Load
     from hack.bench.vllm_updates.served_models import Served
     from rollcall_runtime.rollout.engines.server.client import ServerClient
 
@@ -138,9 +139,50 @@ async def updates_under_load(folder: Path, *, updates: int, tied: bool) -> Figur
     }
 
 
+async def on_one_server(folder: Path, *, updates: int, seconds: float) -> Figures:
+    """Pauses, tokens whose version is wrong, log-probabilities, and what updates cost.
+
+    For a machine on which there is time for one start of vLLM alone.
+    """
+    models = [random_model(SMALL, seed=seed, tied=True) for seed in range(2)]
+    pauses, differences, rates = list[float](), list[float](), list[float]()
+    async with served(folder, models) as found:
+        async with load(found, streams=STREAMS, tokens=100) as running:
+            for _ in range(updates):
+                began, ended = await _rollcalls_update(found)
+                differences += await _differences(found)
+                pauses.append(statistics.median(running.longest_gaps(began, ended)))
+            for every in (seconds, SECONDS_BETWEEN_UPDATES):
+                rates.append(await _tokens_per_second(found, running, every, seconds))
+        mixed = replay.mixed_tokens(found, running.responses)
+    return {
+        "updates": updates,
+        "pause_ms": [round(1000 * pause, 1) for pause in pauses],
+        "lost_requests": len(running.failures) + running.unfinished,
+        "mixed_outputs": mixed,
+        "logprob_max": max(differences),
+        "tokens_per_second": round(rates[0], 1),
+        "tokens_per_second_with_updates": round(rates[1], 1),
+    }
+
+
+async def _tokens_per_second(found: Served, running: Load, every: float, seconds: float) -> float:
+    """With an update each `every` seconds, if any lies within `seconds`."""
+    before, began = running.tokens, time.monotonic()
+    while (left := seconds + began - time.monotonic()) > 0:
+        if every < seconds:
+            await found.update()
+        await asyncio.sleep(max(0.0, min(every, left)))
+    return (running.tokens - before) / (time.monotonic() - began)
+
+
 async def _differences_after_an_update(found: Served) -> list[float]:
     """Of log-probabilities, from those of transformers in float32."""
     await found.update()
+    return await _differences(found)
+
+
+async def _differences(found: Served) -> list[float]:
     request = GenerationRequest(PROMPT, SamplingConfig(max_tokens=4), seed=10**9 + found.version)
     return replay.differences(found, PROMPT, await found.respond(request))
 

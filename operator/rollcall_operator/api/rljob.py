@@ -150,6 +150,11 @@ class WeightSyncSpec(Model):
     host memory. Device: in device memory, which is faster and needs twice the size of the weights,
     on rollouts too; engines that cannot send from there get a copy in host memory. Streamed: one
     copy in host memory, so training waits until the rollouts have received it."""
+    dtype: Literal["Auto", "Float32", "BFloat16"] = "Auto"
+    """In what floats weights travel that the trainer keeps in float32. Auto: as they are, but in
+    bfloat16 where the training engine computes in bf16, which halves the bytes and gives rollouts
+    the numbers that the trainer computes with; as they are with trainer.recoverFrom: Rollouts,
+    which takes weights back."""
     delta: DeltaSpec = nested(DeltaSpec)
     profile: ProfileSpec = nested(ProfileSpec)
 

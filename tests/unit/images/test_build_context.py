@@ -41,3 +41,11 @@ def test_the_wheel_is_built_from_a_context_without_the_examples(tmp_path: Path) 
     names = zipfile.ZipFile(wheel).namelist()
     assert "rollcall_protocol/__init__.py" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"rollcall", "rollcall_protocol"}
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_an_image_runs_as_a_user_who_is_not_root(path: Path) -> None:
+    """The operator's pods do (`runAsNonRoot`): the kubelet starts no other, and takes no name."""
+    last = path.read_text(encoding="utf-8").rpartition("\nFROM ")[2]
+    users = [line.split()[1] for line in last.splitlines() if line.startswith("USER ")]
+    assert users == ["65532:65532"]

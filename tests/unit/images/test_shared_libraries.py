@@ -19,11 +19,6 @@ ROOT = Path(__file__).parents[3]
 # By image: each library, and the package of the Dockerfile or the part of the base that has it.
 PYTHON = {"libcrypto.so.3": "python3", "libssl.so.3": "python3", "libz.so.1": "python3"}
 BASE = "the base"  # documented by its makers; these images are not built by the project
-CUDA = dict.fromkeys(
-    ("libcudart.so.12", "libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libtorch_python.so"),
-    BASE,
-) | dict.fromkeys(("libc10.so", "libc10_cuda.so", "libz.so.1", "libssl.so.3"), BASE)
-DRIVER = "the driver, mounted by the container runtime"
 PROVIDED: dict[str, dict[str, str]] = {
     "operator": {},
     "worker-cpu": PYTHON
@@ -31,16 +26,6 @@ PROVIDED: dict[str, dict[str, str]] = {
         "libcurl.so.4": "libcurl4t64",
         "libibverbs.so.1": "libibverbs1",
         "libnuma.so.1": "libnuma1",
-    },
-    "worker-cuda": CUDA
-    | {
-        "libcrypto.so.3": BASE,
-        "libcuda.so.1": DRIVER,
-        "libcurl.so.4": "libcurl4",
-        "libibverbs.so.1": "libibverbs1",
-        "libmlx5.so.1": "ibverbs-providers",
-        "libnuma.so.1": "libnuma1",
-        "libnvidia-ml.so.1": DRIVER,
     },
     "worker-ascend": {
         "libascendcl.so": BASE,  # CANN
@@ -75,7 +60,6 @@ NOT_LOADED: dict[str, tuple[str, ...]] = {
         "*/ucx/*cuda.so.*",
         "*/ucx/libuct_ib_mlx5_gda.so.*",
     ),
-    "worker-cuda": _PLUGINS,
     "worker-ascend": (),
 }
 WHEELS = [(image, architecture) for image in IMAGES for architecture in ARCHITECTURES]
@@ -116,7 +100,7 @@ def test_the_image_has_what_its_wheels_need(
 def test_packages_that_provide_a_library_are_in_the_dockerfile(image: str) -> None:
     dockerfile = (ROOT / "images" / image / "Dockerfile").read_text(encoding="utf-8")
     installed = {word for line in dockerfile.splitlines() for word in line.split()}
-    packages = set(PROVIDED[image].values()) - {BASE, DRIVER}
+    packages = set(PROVIDED[image].values()) - {BASE}
     assert packages <= installed
 
 
@@ -134,10 +118,10 @@ def test_no_entry_of_the_tables_is_out_of_date(facts: dict[str, Any], image: str
         assert any(fnmatch.fnmatch(file, pattern) for _, file in needed), pattern
 
 
-def test_mooncakes_wheel_for_cuda_would_be_found_in_the_ascend_image(facts: dict[str, Any]) -> None:
+def test_mooncakes_wheel_for_cuda_would_be_found_in_the_ascend_image() -> None:
     """The image held it once: it needs the CUDA runtime, and could not be imported."""
-    wheel = next(name for name in facts["worker-cuda"]["x86_64"] if name.startswith("mooncake"))
-    wrong = {"worker-ascend": {"x86_64": {wheel: facts["worker-cuda"]["x86_64"][wheel]}}}
+    needed = {"mooncake-transfer-engine==0.3.13": {"libcudart.so.12": ["mooncake/engine.so"]}}
+    wrong = {"worker-ascend": {"x86_64": needed}}
     missing = without_library(wrong, "worker-ascend", "x86_64")
     assert any(line.endswith("needs libcudart.so.12") for line in missing)
 

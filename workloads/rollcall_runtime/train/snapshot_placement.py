@@ -1,12 +1,15 @@
-"""Where the trainer's snapshots live: what `weightSync.staging` means on this worker."""
+"""The trainer's snapshots: what `weightSync.staging` and `dtype` mean on this worker."""
 
 import logging
 
-from rollcall_protocol.job_config import WeightSyncConfig
+import torch
+
+from rollcall_protocol.job_config import JobConfig, WeightSyncConfig
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.registry import engine_class
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
+from rollcall_runtime.train.weight_recovery import ROLLOUTS
 
 log = logging.getLogger(__name__)
 
@@ -18,17 +21,31 @@ SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a b
 DEVICE_SNAPSHOTS, DEVICE_PARTS = 3, 4
 
 
-def make_snapshotter(sync: WeightSyncConfig, *, senders: int, device: str) -> Snapshotter:
+def sent_dtype(job: JobConfig, *, precision: str) -> torch.dtype:
+    """What float32 weights are sent as, by a training engine of this `precision`.
+
+    With bf16 it computes with the rounded weights, and so do rollouts. A trainer that takes weights
+    back from rollouts needs all bits.
+    """
+    wanted = job.weight_sync.dtype
+    exact = job.recover_from == ROLLOUTS
+    rounded = wanted == "BFloat16" or (wanted == "Auto" and precision == "bf16" and not exact)
+    return torch.bfloat16 if rounded else torch.float32
+
+
+def make_snapshotter(
+    sync: WeightSyncConfig, *, senders: int, device: str, dtype: torch.dtype = torch.float32
+) -> Snapshotter:
     """For a rank of a job in which `senders` ranks send, with its weights on `device` (a torch
-    device type). SpecError for an unknown engine.
+    device type); those of float32 are sent as `dtype`. SpecError for an unknown engine.
     """
     if sync.staging == STREAMED:
-        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0)
+        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0, dtype=dtype)
     memory = device_allocator(device) if sync.staging == ON_DEVICE else None
     if memory is None:
         if sync.staging == ON_DEVICE:
             log.info("this worker has no accelerator: snapshots are made in host memory")
-        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS)
+        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, dtype=dtype)
     keep = kept_in(sync, device=device)
     log.info(
         "snapshots are made on the %s and kept in memory of: %s",
@@ -41,6 +58,7 @@ def make_snapshotter(sync: WeightSyncConfig, *, senders: int, device: str) -> Sn
         memory=memory,
         keep=keep,
         device_buffers=DEVICE_SNAPSHOTS if senders == 1 else DEVICE_PARTS,
+        dtype=dtype,
     )
 
 

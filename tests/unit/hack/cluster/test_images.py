@@ -148,14 +148,15 @@ class Recorder:
     [
         ("worker-cpu", "images/worker-cpu/Dockerfile", True),
         ("worker-engines", "tests/images/worker-engines/Dockerfile", True),
-        ("worker-cuda", "images/worker-cuda/Dockerfile", False),
+        ("worker-cuda", "images/worker-cuda/Dockerfile", True),
+        ("worker-ascend", "images/worker-ascend/Dockerfile", False),
     ],
 )
 def test_an_image_on_debian_is_built_on_the_base_that_is_there(
     monkeypatch: pytest.MonkeyPatch, name: str, dockerfile: str, *, on_debian: bool
 ) -> None:
     engine = Recorder()
-    monkeypatch.setattr(images, "_engine", lambda: engine)
+    monkeypatch.setattr(images, "engine", lambda: engine)
     monkeypatch.setattr(images, "run", engine.run)
     monkeypatch.setattr(base_image, "ensure", lambda _: "made.here/debian")
     assert images.build([name], tag="v1") == [f"rollcall/{name}:v1"]

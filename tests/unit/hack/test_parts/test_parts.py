@@ -71,7 +71,7 @@ def test_the_tests_of_a_real_prometheus_have_a_part_of_their_own() -> None:
 
 def test_each_test_of_the_local_cluster_itself_runs_in_one_part() -> None:
     files = sorted((changes.ROOT / "tests/cluster/machine").glob("test_*.py"))
-    assert len(files) == 3
+    assert len(files) == 4
     for file in files:
         assert len(runs(str(file.relative_to(changes.ROOT)), "slow")) == 1
 

@@ -133,6 +133,8 @@ class Snapshotter:
     With device memory the copy is made there, in one of `device_buffers` (small models again may
     have more), which on a GPU is many times faster than to the host. `keep` names the torch device
     types in whose memory the copy stays after `finish`, by default the device's alone.
+
+    Tensors of float32 are copied as `dtype`.
     """
 
     def __init__(
@@ -144,8 +146,9 @@ class Snapshotter:
         memory: DeviceAllocator | None = None,
         keep: frozenset[str] = frozenset(),
         device_buffers: int = _DEVICE_BUFFERS,
+        dtype: torch.dtype = torch.float32,
     ) -> None:
-        self._bucket_bytes, self._stays = bucket_bytes, True
+        self._bucket_bytes, self._stays, self._dtype = bucket_bytes, True, dtype
         host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
         self._pool = host
         self._copies: BufferPool | None = None
@@ -184,12 +187,12 @@ class Snapshotter:
         """
         if layout is None:
             layout = tensors = list(tensors)
-        specs, total = lay_out(list(layout))
+        specs, total = lay_out(list(layout), dtype=self._dtype)
         holds: list[BufferHold] = []
         try:
             for pool in self._pools:
                 holds.append(pool.take(total, timeout=timeout))  # noqa: PERF401 - kept on an error
-            fill(holds[0].buffer, _placed(specs, tensors))
+            fill(holds[0].buffer, _placed(specs, tensors, self._dtype))
         except BaseException:
             for hold in holds:
                 hold.release()
@@ -199,29 +202,39 @@ class Snapshotter:
         )
 
 
-def lay_out(named: Sequence[tuple[str, torch.Tensor]]) -> tuple[tuple[TensorSpec, ...], int]:
+def lay_out(
+    named: Sequence[tuple[str, torch.Tensor]], *, dtype: torch.dtype = torch.float32
+) -> tuple[tuple[TensorSpec, ...], int]:
     """Each tensor's place in the flat buffer, and the buffer's length in bytes.
 
-    Raises ValueError when two tensors have one name.
+    Those of float32 are laid out as `dtype`. Raises ValueError when two tensors have one name.
     """
     specs: list[TensorSpec] = []
     end = 0
     for name, tensor in named:
-        nbytes = tensor.numel() * tensor.element_size()
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        specs.append(TensorSpec(name, dtype, tuple(tensor.shape), end, nbytes))
+        sent = _sent(tensor, dtype)
+        nbytes = tensor.numel() * sent.itemsize
+        specs.append(TensorSpec(name, _name_of(sent), tuple(tensor.shape), end, nbytes))
         end += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
     if len({spec.name for spec in specs}) != len(specs):
         raise ValueError("two tensors have the same name")
     return tuple(specs), end
 
 
+def _sent(tensor: torch.Tensor, dtype: torch.dtype) -> torch.dtype:
+    return dtype if tensor.dtype == torch.float32 else tensor.dtype
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 def _placed(
-    specs: Sequence[TensorSpec], tensors: NamedTensors
+    specs: Sequence[TensorSpec], tensors: NamedTensors, sent: torch.dtype
 ) -> Iterator[tuple[TensorSpec, torch.Tensor]]:
     """Each tensor with its place; ValueError if it is not the one that `specs` has next."""
     for spec, (name, tensor) in zip(specs, tensors, strict=True):
-        dtype = str(tensor.dtype).removeprefix("torch.")
+        dtype = _name_of(_sent(tensor, sent))
         if (name, dtype, tuple(tensor.shape)) != (spec.name, spec.dtype, spec.shape):
             raise ValueError(f"{name} of {tuple(tensor.shape)} came where {spec.name} was to come")
         yield spec, tensor.detach()
@@ -230,7 +243,7 @@ def _placed(
 def fill(buffer: FlatBuffer, placed: Iterable[tuple[TensorSpec, torch.Tensor]]) -> None:
     """Copy each tensor to its place."""
     if isinstance(buffer, DeviceBuffer):
-        buffer.put((spec.offset, weight) for spec, weight in placed)
+        buffer.put((spec.offset, weight.to(_dtype_of(spec))) for spec, weight in placed)
         return
     for spec, weight in placed:
         tensor_view(buffer, spec).copy_(weight)
@@ -253,10 +266,15 @@ def _part(buffer: FlatBuffer, spec: TensorSpec) -> tuple[torch.Tensor, TensorSpe
     return torch.frombuffer(buffer.memory, dtype=torch.uint8), spec
 
 
-def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+def _dtype_of(spec: TensorSpec) -> torch.dtype:
     dtype = getattr(torch, spec.dtype, None)
     if not isinstance(dtype, torch.dtype):
         raise StagingError(f"tensor {spec.name}: this torch has no dtype {spec.dtype!r}")
+    return dtype
+
+
+def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    dtype = _dtype_of(spec)
     if math.prod(spec.shape) * dtype.itemsize != spec.nbytes:
         problem = f"{spec.nbytes} bytes are not {list(spec.shape)} of {spec.dtype}"
         raise StagingError(f"tensor {spec.name}: {problem}")

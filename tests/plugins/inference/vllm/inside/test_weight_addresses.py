@@ -138,3 +138,22 @@ def test_a_graph_outlasts_sleep(versions: tuple[ServedModel, list[Digests]]) -> 
     served.sleep_and_wake()
     update(served, 1)
     assert served.ask(partial(replay, graph)) == [fresh[1]]
+
+
+def test_on_all_ranks_what_is_not_packed_stays_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks are processes, in which vLLM packs weights as it does on CPUs."""
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # they get functions as pickles
+    make = MADE["tied"]
+    make(0).save_pretrained(tmp_path)
+    served = ServedModel(tmp_path, first=make(0), second=make(1), tensor_parallel_size=2)
+    try:
+        graphs, fresh = served.ask(capture), served.ask(numbers)
+        assert len(graphs) == 2
+        for version in range(1, 5):
+            update(served, version)
+            assert served.ask(capture) == graphs
+            assert (served.ask(numbers) == fresh) == (version % 2 == 0)
+    finally:
+        served.close()

@@ -242,6 +242,21 @@ async def test_each_group_is_sent_the_copy_that_its_engine_takes() -> None:
     assert (snapshot.buffer.device, snapshot.host.device) == ("fake", "cpu")
 
 
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_float32_is_sent_as_bfloat16_where_that_is_asked_and_nothing_else_changes(
+    memory: DeviceAllocator, place: str
+) -> None:
+    where = memory if place == "device" else None
+    taker = Snapshotter(bucket_bytes=1000, memory=where, spare_bytes=0, dtype=torch.bfloat16)
+    given = odd_tensors(1, 1)
+    snapshot = taker.take(given, timeout=0, layout=[(n, t.to("meta")) for n, t in given]).finish()
+    rounded = [(n, t.bfloat16() if t.dtype == torch.float32 else t) for n, t in given]
+    assert digests(snapshot) == {name: digest(tensor) for name, tensor in rounded}
+    assert {spec.name: spec.nbytes for spec in snapshot.manifest.tensors} == {
+        name: tensor.nbytes for name, tensor in rounded
+    }
+
+
 def test_a_device_that_is_not_there_is_done_without() -> None:
     taker = make_snapshotter(sync_of(staging="Device"), senders=1, device="cpu")
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()

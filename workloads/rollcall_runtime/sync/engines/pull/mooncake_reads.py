@@ -117,6 +117,6 @@ def require_rdma_devices(protocol: str, names: str) -> None:
     raise ValueError(
         f"protocol is rdma, but this pod does not see {problem} "
         f"({_RDMA_DEVICES} has {', '.join(sorted(present)) or 'none'}); schedule the pool on nodes "
-        "with RDMA and request the device in its pod template (a device plugin's resource, or "
-        "hostNetwork), correct deviceName, or set protocol to tcp"
+        "with RDMA and request the device in its pod template (a device plugin's resource, such as "
+        "rdma/hca, or a claim), correct deviceName, or set protocol to tcp"
     )

@@ -1,0 +1,26 @@
+"""The steps, in their order, and the seconds that each may take: nine minutes in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+MOST_SECONDS = 540
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """`name` is that of a module of `hack.first_contact.steps`; `asks` is for whoever reads on."""
+
+    name: str
+    asks: str
+    seconds: int
+
+
+STEPS = (
+    Step("versions", "which device, driver and libraries there are", 60),
+    Step("graphs", "captured graphs read each version that is copied into what serves", 90),
+    Step("snapshots", "weights reach device and host memory whole, at how many GB/s", 60),
+    Step("training", "a step in bf16 on the device is that of the CPU", 80),
+    Step("communicator", "NCCL or HCCL: one rank, abort, and two ranks on one card", 70),
+    Step("serving", "vLLM: updates under load, its pauses, and what it then answers", 180),
+)
