@@ -1,7 +1,8 @@
 """Causal attention of each sequence of a row by itself, without a mask.
 
 A mask for a packed row has a row and a column for each of its positions, and attention computes all
-of them: the square of the whole row. Sequence by sequence it is the sum of the squares.
+of them: the square of the whole row. Sequence by sequence it is the sum of the squares. Where torch
+has a kernel for that, it computes all sequences at once.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from rollcall_runtime.models import varlen_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -60,6 +63,11 @@ def attend_by_sequence(
     """
     if layout.ranks is not None:
         query, key, value = layout.ranks.own_heads(query, key, value)
+    if varlen_attention.is_usable(query, dropout=dropout):
+        whole = varlen_attention.attend(
+            query, key, value, layout.lengths, scale=scale, window=window
+        )
+        return whole if layout.ranks is None else layout.ranks.own_positions(whole)
     parts = (torch.split(tensor, list(layout.lengths), dim=2) for tensor in (query, key, value))
     mixed = []
     for of_query, of_key, of_value in zip(*parts, strict=True):
