@@ -23,6 +23,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD, Head, ModelSource
 from rollcall_runtime.models.source_weights import new_output_layer, of_files
+from rollcall_runtime.models.transformers_api import config_values, restore_buffers, tied_weights
 from rollcall_runtime.models.weight_files import open_weight_files
 from rollcall_runtime.worker.errors import SpecError
 
@@ -48,6 +49,7 @@ _AUTO_CLASSES: Mapping[Head, Any] = {
 }
 
 
+_SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
 _ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
 
@@ -67,12 +69,12 @@ class HuggingFaceSource(ModelSource):
         chosen._model_mapping.get(type(config), None)  # noqa: SLF001 - no other way
         with torch.device("meta"):
             model = chosen.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
-        _restore_buffers(model)
+        restore_buffers(model)
         return cast("nn.Module", model.eval())
 
     def weights(self, *, head: Head = "language-model", seed: int = 0) -> WeightReader:
         model = cast("Any", self.build_empty(head=head))
-        tied: Mapping[str, str] = model.all_tied_weights_keys
+        tied = tied_weights(model)
         shapes = {n: tuple(t.shape) for n, t in model.state_dict().items() if n not in tied}
         return of_files(
             self.files,
@@ -95,7 +97,7 @@ class HuggingFaceSource(ModelSource):
     def _config(self, head: Head) -> Any:
         """The configuration of transformers; SpecError if a value in it cannot be."""
         # Without auto_map, which names code in the directory.
-        values = {name: value for name, value in self.values.items() if name != "auto_map"}
+        values = config_values({n: value for n, value in self.values.items() if n != "auto_map"})
         try:
             return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
         except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
@@ -112,6 +114,8 @@ def hugging_face_directory(
     vocabulary = _size(values, "vocab_size", file=file)
     if vocabulary is None:
         raise SpecError(FIELD, f"{file} has no vocab_size, so it is no language model's")
+    for size in _SIZES:
+        _size(values, size, file=file)
     return HuggingFaceSource(
         path=path,
         architecture=architecture,
@@ -156,15 +160,3 @@ def _end_tokens(directory: Path, values: Mapping[str, Any]) -> frozenset[int]:
     if not all(type(token) is int and token >= 0 for token in tokens):
         raise SpecError(FIELD, f"{file}: eos_token_id is {found!r}, not a token or a list of them")
     return frozenset(tokens)
-
-
-def _restore_buffers(model: Any) -> None:
-    """Compute buffers that no file holds, such as the frequencies of rotary embeddings."""
-    for name, buffer in list(model.named_non_persistent_buffers()):
-        owner, _, own_name = name.rpartition(".")
-        module = model.get_submodule(owner)
-        setattr(module, own_name, torch.empty_like(buffer, device="cpu"))
-    owners = {n.rpartition(".")[0] for n, _ in model.named_non_persistent_buffers()}
-    with torch.no_grad():
-        for owner in sorted(owners):
-            model._init_weights(model.get_submodule(owner))  # noqa: SLF001 - models override it

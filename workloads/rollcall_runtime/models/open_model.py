@@ -87,7 +87,7 @@ def fetch_model(path: str) -> Path:
             revision=revision,
             allow_patterns=list(_FILES),
             # Else a revision that is a commit is looked up online.
-            local_files_only=constants.is_offline_mode(),
+            local_files_only=constants.HF_HUB_OFFLINE,
         )
     except GatedRepoError as error:
         problem = f"{path!r} is gated; accept its terms and give the pods a token in HF_TOKEN"
@@ -100,7 +100,7 @@ def fetch_model(path: str) -> Path:
     except HFValidationError as error:
         raise SpecError(FIELD, f"{path!r} is no id: {error}") from error
     except LocalEntryNotFoundError as error:
-        if not constants.is_offline_mode():
+        if not constants.HF_HUB_OFFLINE:
             raise
         problem = f"{path!r} is not, or not whole, in the cache {constants.HF_HUB_CACHE}"
         advice = "unset HF_HUB_OFFLINE, or mount a cache or a directory that holds it"

@@ -1,0 +1,77 @@
+"""What is asked of a model in one way in transformers 5 and in another in 4.57.
+
+Images for Ascend have 4.57 (docs/devices.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import nn
+
+_RELEASE = int(transformers.__version__.partition(".")[0])
+_NAMES_ROPE_PARAMETERS = _COMPUTES_BUFFERS = 5
+
+
+def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of a config.json, as this release of transformers names them.
+
+    4.57 passes over `rope_parameters`, which 5 writes, and would place tokens elsewhere.
+    """
+    given = dict(values)
+    rope = given.get("rope_parameters")
+    if _RELEASE >= _NAMES_ROPE_PARAMETERS or not isinstance(rope, dict):
+        return given
+    del given["rope_parameters"]
+    scaling = dict(rope)
+    given["rope_theta"] = scaling.pop("rope_theta", given.get("rope_theta", 10_000.0))
+    if scaling.get("rope_type", "default") != "default":
+        given["rope_scaling"] = scaling
+    return given
+
+
+def tied_weights(model: Any) -> Mapping[str, str]:
+    """The names of parameters that repeat another one, and its name."""
+    if hasattr(model, "all_tied_weights_keys"):
+        tied: Mapping[str, str] = model.all_tied_weights_keys
+        return tied
+    if not model.config.tie_word_embeddings or not model._tied_weights_keys:  # noqa: SLF001
+        return {}
+    first = model.get_input_embeddings()
+    (name,) = (name for name, module in model.named_modules() if module is first)
+    return dict.fromkeys(model._tied_weights_keys, f"{name}.weight")  # noqa: SLF001
+
+
+def restore_buffers(model: Any) -> None:
+    """Compute buffers that no file holds, such as the frequencies of rotary embeddings."""
+    owners = dict(_with_own_buffers(model))
+    for module in owners.values():
+        for name in module._non_persistent_buffers_set:  # noqa: SLF001
+            made = torch.empty_like(module.get_buffer(name), device="cpu")
+            setattr(module, name, made)
+    with torch.no_grad():
+        for _, module in sorted(owners.items()):
+            _compute(model, module)
+
+
+def _with_own_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, module in model.named_modules():
+        own = module._non_persistent_buffers_set  # noqa: SLF001
+        if any(module._buffers.get(buffer) is not None for buffer in own):  # noqa: SLF001
+            yield name, module
+
+
+def _compute(model: Any, module: Any) -> None:
+    if _RELEASE >= _COMPUTES_BUFFERS or not hasattr(module, "rope_init_fn"):
+        model._init_weights(module)  # noqa: SLF001 - models override it
+        return
+    # transformers 4.57 computes them when the module is made, and on no other occasion.
+    frequencies, module.attention_scaling = module.rope_init_fn(module.config, device="cpu")
+    module.inv_freq = frequencies
+    module.original_inv_freq = module.inv_freq
