@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import subprocess
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from hack.cluster import docker_engine, images
+from hack.cluster import cache, docker_engine, images
+from hack.cluster.errors import CommandError
 from hack.test_parts import changes
 from rollcall_protocol.pod_contract import ExitCode
 from tests.process.pods import variables
 from tests.unit.rollcall_runtime.jobs import job_config
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 NAME = "worker-cuda"
@@ -33,6 +37,7 @@ DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-encode.so.1")
 CHECK_SECONDS = 1500.0
 BUILD_SECONDS = 2400.0
 FROM_CACHE_MINUTES = 1.0
+DISK_BYTES = 25e9
 # By distribution: what need not load, since nothing of Rollcall uses it.
 NOT_USED = {
     "nixl": ("import nixl_ep: *libcuda.so.1: cannot open*",),  # kernels of its own: the driver's
@@ -80,13 +85,31 @@ def engine() -> docker_engine.Engine:
 
 
 @pytest.fixture(scope="module")
-def built(engine: docker_engine.Engine) -> tuple[str, float | None]:
-    """The image's name, and the minutes that its build took, if its packages were installed."""
+def built(engine: docker_engine.Engine) -> Iterator[tuple[str, float | None]]:
+    """The image's name, and the minutes that its build took, if its packages were installed.
+
+    It takes room that other parts need, so it goes with all that its build has left.
+    """
+    free = shutil.disk_usage(cache.root()).free
+    assert free > DISK_BYTES, (
+        f"its build takes {DISK_BYTES / 1e9:.0f} GB, and {free / 1e9:.0f} are free"
+    )
+    before = dangling(engine)
     began = time.monotonic()
     (full,) = images.build([NAME])
     assert full in engine.docker("images", "--format", "{{.Repository}}:{{.Tag}}")
     minutes = round((time.monotonic() - began) / 60, 1)
-    return full, minutes if minutes > FROM_CACHE_MINUTES else None
+    yield full, minutes if minutes > FROM_CACHE_MINUTES else None
+    engine.docker("rmi", full, timeout_s=300)
+    for left in dangling(engine) - before:
+        with suppress(CommandError):  # a layer of another one that is still there
+            engine.docker("rmi", left, timeout_s=300)
+
+
+def dangling(engine: docker_engine.Engine) -> set[str]:
+    """Images without a name, such as the stages of a build."""
+    found = engine.docker("images", "--quiet", "--no-trunc", "--filter", "dangling=true")
+    return set(found.split())
 
 
 def in_image(
