@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UPDATES = 20
 WIDTH, LAYERS = 512, 4
+CLOSE, FAR = 0.02, 0.2  # kernels in a graph may add up in another order
 LARGE = {"cpu": 1 << 26}  # bytes; elsewhere:
 LARGE_ON_DEVICES = 8 << 30
 
@@ -39,9 +40,9 @@ def graphs(device: str) -> Figures:
         before = replay().clone()
         prepared.apply()
         device_work.finish(place)
-        after = replay()
-        assert torch.equal(after, _model(version, place)(rows)), f"version {version} in a graph"
-        assert not torch.equal(after, before)
+        expected = _model(version, place)(rows)
+        assert _difference(replay(), expected) < CLOSE, f"version {version} is not in a graph"
+        assert _difference(before, expected) > FAR, "versions differ enough to tell"
         assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
     nbytes = LARGE.get(device, LARGE_ON_DEVICES)
     pauses = [_pause(nbytes, place) for _ in range(5)]
@@ -52,6 +53,11 @@ def graphs(device: str) -> Figures:
         "pause_ms": [round(1000 * seconds, 2) for seconds in pauses],
         "gigabytes_per_second": round(nbytes / statistics.median(pauses) / 1e9, 1),
     }
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    """The largest, of the largest number."""
+    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def _model(seed: int, device: torch.device) -> nn.Module:
