@@ -89,8 +89,8 @@ class ServedModel:
             raise
 
     def finish(self) -> None:
-        self._updating = False
         self._llm.collective_rpc("finish_weight_update")
+        self._updating = False
 
     def sleep_and_wake(self) -> None:
         self._llm.sleep(level=1)

@@ -120,6 +120,7 @@ async def test_it_learns_over_a_scale_up_and_a_kill(tmp_path: Path) -> None:
         assert len(processes(victim)) >= PROCESSES
         victim.send(signal.SIGKILL)
         await job.steps(5, seconds=60)
+        assert await victim.exited(seconds=20) == -signal.SIGKILL
         assert processes(victim) == []
         async with asyncio.timeout(300):
             while not await reward(survivor) >= LEARNED:
