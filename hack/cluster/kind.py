@@ -20,6 +20,7 @@ WORKERS = (f"{NAME}-worker", f"{NAME}-worker2")  # as kind names them
 NODES = (f"{NAME}-control-plane", *WORKERS)
 CREATE_TIMEOUT_S = 600.0
 CREATE = Step(f"creating the cluster of {len(NODES)} nodes", 40)
+VOLUMES_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 180.0
 
 
@@ -71,6 +72,8 @@ def up(engine: Engine, *, choose_image: Callable[[], str | None]) -> None:
     if states:
         say("deleting what is left of an earlier cluster")
         _delete(engine)
+    if engine.own:  # a node whose container went another way has left its volume, some 12 GB
+        engine.docker("volume", "prune", "--force", timeout_s=VOLUMES_TIMEOUT_S)
     image = choose_image()
     log = cache.log("kind-create")
     with progress.step(CREATE, log=log):

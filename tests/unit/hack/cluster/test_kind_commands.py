@@ -65,6 +65,18 @@ def test_another_node_image_is_named(calls: Path) -> None:
     assert created(calls)[0].endswith("--image rollcall.local/node:v1")
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_volumes_that_former_nodes_left_in_our_own_engine_are_given_back(
+    calls: Path, *, own: bool
+) -> None:
+    kind.up(Engine(own=own), choose_image=lambda: None)
+    asked = calls.read_text().splitlines()
+    pruned = [line.startswith("docker volume prune") for line in asked]
+    assert pruned.count(True) == own, "another engine's volumes are not ours"
+    if own:
+        assert pruned.index(True) < [line[:11] == "kind create" for line in asked].index(True)
+
+
 def test_a_second_up_only_looks(calls: Path) -> None:
     for _ in range(2):
         kind.up(Engine(own=False), choose_image=lambda: None)
