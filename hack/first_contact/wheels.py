@@ -31,7 +31,7 @@ NAMES = (
 @contextmanager
 def with_wheels() -> Iterator[list[str]]:
     """A folder of modules for PYTHONPATH, if wheels are there; it goes with the context."""
-    wheels = sorted(FOLDER.glob("*.whl"))
+    wheels = sorted((FOLDER / _of_python(*sys.version_info[:2])).glob("*.whl"))
     if not wheels:
         yield []
         return
@@ -43,14 +43,19 @@ def with_wheels() -> Iterator[list[str]]:
         yield [site]
 
 
+def _of_python(major: int, minor: int) -> str:
+    return f"cp{major}{minor}"
+
+
 def main() -> None:
     """Fetch them, in the versions that the image for GPUs has."""
     parser = argparse.ArgumentParser(prog="make first-contact-wheels", description=main.__doc__)
     parser.add_argument("--python-version", default="3.12", help="of the machine with the device")
     parser.add_argument("--architecture", default="x86_64")
     given = parser.parse_args()
-    FOLDER.mkdir(exist_ok=True)
-    for former in FOLDER.glob("*.whl"):
+    folder = FOLDER / _of_python(*map(int, given.python_version.split(".")))
+    folder.mkdir(parents=True, exist_ok=True)
+    for former in folder.glob("*.whl"):
         former.unlink()
     lock = LOCK.read_text(encoding="utf-8")
     pins = dict(re.findall(r"^([a-z0-9-]+)==([^\s;\\]+)", lock, re.MULTILINE))
@@ -59,9 +64,9 @@ def main() -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--only-binary=:all:", f"--python-version={given.python_version}", *options]
     wanted = [f"{name}=={pins[name]}" for name in NAMES]
-    subprocess.run([*command, f"--dest={FOLDER}", *wanted], check=True, timeout=600)
-    size = sum(wheel.stat().st_size for wheel in FOLDER.glob("*.whl"))
-    print(f"{len(NAMES)} wheels, {size / 1e6:.1f} MB, in {FOLDER.name}/")
+    subprocess.run([*command, f"--dest={folder}", *wanted], check=True, timeout=600)
+    size = sum(wheel.stat().st_size for wheel in folder.glob("*.whl"))
+    print(f"{len(NAMES)} wheels, {size / 1e6:.1f} MB, in {FOLDER.name}/{folder.name}/")
 
 
 if __name__ == "__main__":

@@ -139,7 +139,8 @@ class _Runtime:
                 return
             container = self._containers.pop(pid, None)
             if container is not None:  # else: a process that one of them has left behind
-                left = end_all({pid: container}, seconds=END_SECONDS)
+                others = self._containers.keys()  # whose ends are reported in their turn
+                left = end_all({pid: container}, seconds=END_SECONDS, others=others)
                 if left:
                     print(
                         f"processes {left} of {container} do not end", file=sys.stderr, flush=True

@@ -53,10 +53,11 @@ def marked(container: str = "") -> list[int]:
     return [pid for pid, its in containers().items() if container in {"", its}]
 
 
-def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
+def end_all(first: Mapping[int, str], *, seconds: float, others: Collection[int] = ()) -> list[int]:
     """Kill all processes of containers, given by their first process.
 
-    The guard of an inference server ends by itself, once it has freed what the server left.
+    The guard of an inference server ends by itself, once it has freed what the server left. What
+    has ended is taken from the system, if it is this process's child and none of `others`.
     Returns those that are there even after so many seconds.
     """
     for pid in first:
@@ -67,7 +68,7 @@ def end_all(first: Mapping[int, str], *, seconds: float) -> list[int]:
     looks = 0  # that found nothing: one may miss a process that is just being executed
     while True:
         left = [pid for pid, container in processes.running().items() if container in names]
-        processes.reap(names)
+        processes.reap(others)
         looks = 0 if left else looks + 1
         if looks == _LOOKS or time.monotonic() > deadline:
             return left
@@ -82,7 +83,7 @@ class _Processes:
 
     def __init__(self) -> None:
         self._sessions: dict[int, str] = {}
-        self._ended: dict[int, int] = {}  # the sessions of those that wait for their parents
+        self._ended: set[int] = set()  # those that wait for their parents
 
     def running(self) -> dict[int, str]:
         """The container of each process that has one, but for this process."""
@@ -92,7 +93,7 @@ class _Processes:
             with suppress(OSError):  # it has ended, or is another user's
                 session, runs = _session(place)
                 if not runs:
-                    self._ended[int(place.name)] = session
+                    self._ended.add(int(place.name))
                 elif place.name != own:
                     marks[int(place.name)] = _variable(place, MARK)
                     sessions[int(place.name)] = session
@@ -101,14 +102,13 @@ class _Processes:
         found = {pid: mark or self._sessions.get(sessions[pid], "") for pid, mark in marks.items()}
         return {pid: container for pid, container in found.items() if container}
 
-    def reap(self, names: Collection[str]) -> None:
-        """Take those that have ended of these containers from the system, if they are this
-        process's children: what waits for their end would wait in vain.
+    def reap(self, others: Collection[int]) -> None:
+        """Take what has ended from the system, if it is this process's child and none of `others`:
+        whatever waits for its end would wait in vain.
         """
-        for pid, session in self._ended.items():
-            if self._sessions.get(session) in names:
-                with suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        for pid in self._ended - set(others):
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
 
 
 def _is_guard(pid: int) -> bool:
