@@ -9,7 +9,7 @@ MOST_SECONDS = 540
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`name` is that of a module of `hack.first_contact.steps`; `asks` is for whoever reads on."""
+    """`name`: its module in `hack.first_contact.steps`. `asks`: what its verdict answers."""
 
     name: str
     asks: str

@@ -18,7 +18,7 @@ from rollcall_cli.screens import learning_words
 from rollcall_local.api_server.errors import ApiStatusError
 from rollcall_local.kubelet.marks import containers
 from rollcall_local.kubelet.pod_runner import UID_LETTERS
-from rollcall_local.kubelet.processes import READ_AT_IMPORT
+from rollcall_local.kubelet.processes import OWN_RUNTIME
 from rollcall_local.local_cluster import LocalCluster, local_cluster
 from rollcall_local.machine_check import read_here
 from rollcall_local.manifests import ManifestError, Manifests
@@ -193,7 +193,7 @@ def _imported_with(manifests: Manifests) -> dict[str, str]:
         for part in (spec["trainer"], *(spec.get("rollouts") or ())):
             for container in part["template"]["spec"]["containers"]:
                 values = {v["name"]: v["value"] for v in container.get("env") or () if "value" in v}
-                found[tuple((n, values[n]) for n in READ_AT_IMPORT if n in values)] += 1
+                found[tuple((n, values[n]) for n in OWN_RUNTIME if n in values)] += 1
     return dict(found.most_common(1)[0][0]) if found else {}
 
 

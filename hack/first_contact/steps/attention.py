@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
-from hack.first_contact import device_time
 from hack.first_contact.step import Figures, run
+from rollcall_plugins.inference.vllm.in_server import device_work
 from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.sequence_attention import RowLayout, attend_by_sequence
 
@@ -80,7 +80,7 @@ def _seconds(device: str, attend: Callable[[], Tensor]) -> float:
         began = time.monotonic()
         loss: Any = attend().float().square().mean()
         loss.backward()
-        device_time.wait(device)
+        device_work.finish(torch.device(device))
         passes.append(time.monotonic() - began)
     return min(passes[1:])
 

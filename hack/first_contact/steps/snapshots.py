@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from hack.first_contact.step import Figures, run
-from rollcall_runtime.sync.memory.device_allocators import TorchAllocator, device_allocator
+from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
+from tests.unit.rollcall_runtime.sync.staging_memory import torch_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,13 +56,7 @@ def snapshots(device: str) -> Figures:
 
 
 def _memory(device: str) -> DeviceAllocator:
-    if device != "cpu":
-        found = device_allocator(device)
-        assert found is not None
-        return found
-    double = TorchAllocator(torch.device("cpu"))  # the host's, as of a device
-    double.device = "fake"
-    return double
+    return device_allocator(device) or torch_memory()  # the host's, as of a device
 
 
 def _timed(make: Callable[[], _Made]) -> tuple[_Made, float]:

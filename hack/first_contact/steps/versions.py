@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import platform
+import tomllib
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import torch
 
 from hack.first_contact.step import Figures, run
 
 _PACKAGES = ("torch", "transformers", "vllm", "triton", "nvidia-nccl-cu13", "torch-npu", "ray")
-_TRANSPORTS = {
-    "gloo": "rollcall_runtime.sync.engines.gloo:GlooEngine",
-    "nccl": "rollcall_plugins.transports.nccl.engine:NcclEngine",
-    "hccl": "rollcall_plugins.transports.hccl.engine:HcclEngine",
-    "mooncake": "rollcall_plugins.transports.mooncake.engine:MooncakeEngine",
-    "nixl": "rollcall_plugins.transports.nixl.engine:NixlEngine",
-    "kimi": "rollcall_plugins.transports.kimi.engine:KimiEngine",
-    "ray": "rollcall_plugins.transports.ray.engine:RayEngine",
-    "store": "rollcall_plugins.transports.store.engine:StoreEngine",
-}
+_ROOT = Path(__file__).parents[3]
 
 
 def versions(device: str) -> Figures:
@@ -36,8 +29,15 @@ def versions(device: str) -> Figures:
         "devices": _devices(device),
         "cuda": torch.version.cuda,
         "packages": {name: _version(name) for name in _PACKAGES},
-        "transports": {name: _lacks(where) for name, where in _TRANSPORTS.items()},
+        "transports": {name: _lacks(where) for name, where in _transports().items()},
     }
+
+
+def _transports() -> dict[str, str]:
+    """Where the class of each is. On a bare machine the plug-ins are there, but not installed."""
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: dict[str, str] = project["entry-points"]["rollcall.sync_engines"]
+    return {"gloo": "rollcall_runtime.sync.engines.gloo:GlooEngine", **found}
 
 
 def _devices(device: str) -> list[str]:

@@ -193,10 +193,8 @@ def _become(
 
 def _differs(environment: dict[str, str]) -> bool:
     """Whether modules would have read other values than in this process, when imported."""
-    return any(
-        is_read_at_import(name) and os.environ.get(name) != environment[name]
-        for name in environment
-    )
+    own = {name: value for name, value in environment.items() if is_read_at_import(name)}
+    return any(os.environ.get(name) != value for name, value in own.items())
 
 
 def _run(argv: list[str], folder: str, *, forked: bool) -> int:

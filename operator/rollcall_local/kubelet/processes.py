@@ -27,8 +27,8 @@ from rollcall_local.kubelet.pod_environment import inherited
 
 log = logging.getLogger(__name__)
 
-READ_AT_IMPORT = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "LD_PRELOAD")
-"""Variables that must be right when torch is imported: each value has a runtime of its own."""
+OWN_RUNTIME = ("OMP_NUM_THREADS", "LD_LIBRARY_PATH", "LD_PRELOAD")
+"""Variables of which each value has a runtime of its own, which imports torch with it."""
 START_SECONDS = 300.0  # of a runtime
 ANSWER_SECONDS = 60.0  # to a request, while it may still end other containers
 
@@ -74,11 +74,11 @@ class ContainerRuntime:
     ) -> Self:
         """A runtime of an environment (its Python), which imports `preloaded` meanwhile.
 
-        `variables` are those of READ_AT_IMPORT. CannotStartError.
+        `variables` are those of OWN_RUNTIME. CannotStartError.
         """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        own = {MARK, *READ_AT_IMPORT, *filter(is_read_at_import, os.environ)} - inherited().keys()
+        own = {MARK, *OWN_RUNTIME, *filter(is_read_at_import, os.environ)} - inherited().keys()
         kept = {name: value for name, value in os.environ.items() if name not in own}
         with theirs, log_file.open("ab") as out:
             try:
@@ -247,7 +247,7 @@ class ContainerRuntimes:
 
         One that has ended is followed by another.
         """
-        values = {name: environment[name] for name in READ_AT_IMPORT if name in environment}
+        values = {name: environment[name] for name in OWN_RUNTIME if name in environment}
         key = python, tuple(f"{name}={value}" for name, value in values.items())
         log_file = self._logs.setdefault(key, self._folder / f"runtime-{len(self._logs)}.log")
         runtime = self._runtimes.get(log_file)

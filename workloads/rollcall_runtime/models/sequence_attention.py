@@ -63,12 +63,25 @@ def attend_by_sequence(
     """
     if layout.ranks is not None:
         query, key, value = layout.ranks.own_heads(query, key, value)
+    lengths = layout.lengths
     if varlen_attention.is_usable(query, dropout=dropout):
-        whole = varlen_attention.attend(
-            query, key, value, layout.lengths, scale=scale, window=window
-        )
-        return whole if layout.ranks is None else layout.ranks.own_positions(whole)
-    parts = (torch.split(tensor, list(layout.lengths), dim=2) for tensor in (query, key, value))
+        whole = varlen_attention.attend(query, key, value, lengths, scale=scale, window=window)
+    else:
+        whole = _one_by_one(query, key, value, lengths, scale=scale, window=window, dropout=dropout)
+    return whole if layout.ranks is None else layout.ranks.own_positions(whole)
+
+
+def _one_by_one(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    lengths: tuple[int, ...],
+    *,
+    scale: float | None,
+    window: int | None,
+    dropout: float,
+) -> Tensor:
+    parts = (torch.split(tensor, list(lengths), dim=2) for tensor in (query, key, value))
     mixed = []
     for of_query, of_key, of_value in zip(*parts, strict=True):
         mask = _window_mask(of_query, window)
@@ -83,8 +96,7 @@ def attend_by_sequence(
             enable_gqa=key.shape[1] != query.shape[1],
         )
         mixed.append(one.transpose(1, 2))
-    whole = torch.cat(mixed, dim=1)
-    return whole if layout.ranks is None else layout.ranks.own_positions(whole)
+    return torch.cat(mixed, dim=1)
 
 
 def _window_mask(query: Tensor, window: int | None) -> Tensor | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 import torch
@@ -35,43 +35,30 @@ def pytest_configure() -> None:
     }
 
 
+_SIZES: dict[str, Any] = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+}
+_EXPERTS: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+
+
 def make_model(seed: int, *, tied: bool) -> Qwen2ForCausalLM:
     """A random model of some 0.7 million parameters, in float32."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=512,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        tie_word_embeddings=tied,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
-    return _with_biases(Qwen2ForCausalLM(config))
+    return _with_biases(Qwen2ForCausalLM(Qwen2Config(**_SIZES, tie_word_embeddings=tied)))
 
 
 def make_moe_model(seed: int) -> Qwen3MoeForCausalLM:
     """As `make_model`, with four experts in each layer, of which two serve a token."""
     torch.manual_seed(seed)
-    config = Qwen3MoeConfig(
-        vocab_size=512,
-        hidden_size=128,
-        intermediate_size=256,
-        moe_intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_experts=4,
-        num_experts_per_tok=2,
-        norm_topk_prob=True,
-        max_position_embeddings=256,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=2,
-    )
+    config = Qwen3MoeConfig(**_SIZES, **_EXPERTS, norm_topk_prob=True, tie_word_embeddings=False)
     return _with_biases(Qwen3MoeForCausalLM(config))
 
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 GUARD = "ROLLCALL_GUARD"
-"""In the environment of a guard, which whoever kills all other processes lets end by itself."""
+"""In the environment of a guard. `rollcall local` kills a container, and lets its guard end."""
 END_SECONDS = 5.0  # for killed processes to be gone
 _SHARED = Path("/dev/shm")  # noqa: S108 - what is there is looked at, not created
 _MAPPED = re.compile(rb" (/dev/shm/\S+)")
