@@ -99,6 +99,18 @@ class _Run:
             except ApiStatusError as error:
                 raise ManifestError(str(error)) from error
             self._say(f"{body['kind']} {body['metadata']['name']}: applied")
+        self._say_of_ended(cluster)
+
+    def _say_of_ended(self, cluster: LocalCluster) -> None:
+        """A job that was over before this run stays over, as in a cluster."""
+        for job in self._jobs(cluster):
+            name, phase = job["metadata"]["name"], (job.get("status") or {}).get("phase", "")
+            if phase in _FINISHED:
+                run = "" if self._folder.path.name == name else f" --run {self._folder.path.name}"
+                self._say(
+                    f"{name}: is over since an earlier run and stays {phase}; to start it from its "
+                    f"first step, `rollcall local delete {name}{run}`, then run it again"
+                )
 
     async def _follow(self, cluster: LocalCluster) -> int:
         """Say what the jobs do until all are over."""

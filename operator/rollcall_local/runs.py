@@ -38,7 +38,10 @@ def chosen(run: str, job: str) -> StateFolder:
         for several in (going_on, [found for found in runs if found.has_job(job)]):
             if len(several) == 1:
                 return several[0]
-    names = ", ".join(found.path.name for found in runs) or "none; rollcall local run makes one"
+    names = ", ".join(
+        found.path.name + (" (ended)" if found.holder() is None else "") for found in runs
+    )
+    names = names or "none; rollcall local run makes one"
     raise NoSuchRunError(f"{run or job or 'which run'}: name one with --run; there are {names}")
 
 

@@ -108,7 +108,7 @@ def test_a_run_that_is_not_there_is_an_error_that_lists_all(
     ended("reverse")
     assert main(["status", "revers"]) == 1
     assert capsys.readouterr().err == (
-        "rollcall local: revers: name one with --run; there are reverse\n"
+        "rollcall local: revers: name one with --run; there are reverse (ended)\n"
     )
 
 
@@ -168,3 +168,15 @@ def test_what_cannot_run_is_refused_and_leaves_no_folder(
     assert main(["run", str(tmp_path / "job.yaml")]) == 1
     assert "spec.algorithm.maxSteps: must be at least 1" in capsys.readouterr().err
     assert not (tmp_path / "reverse").exists()
+
+
+def test_a_job_that_is_over_says_how_it_starts_afresh(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ended("reverse", run="first")
+    assert main(["run", str(EXAMPLES / "reverse.yaml"), "--name", "first"]) == 1
+    line = (
+        "reverse: is over since an earlier run and stays Failed; to start it from its first step, "
+        "`rollcall local delete reverse --run first`, then run it again\n"
+    )
+    assert line in capsys.readouterr().out
