@@ -83,6 +83,12 @@ RECIPES: dict[str, Recipe] = {
             for key, value in _VERSION_FLAGS.items()
         ),
     ),
+    "dra-test-driver": Recipe(
+        module="k8s.io/kubernetes",
+        version=KUBERNETES,
+        programs={"dra-test-driver": "k8s.io/kubernetes/test/e2e/dra/test-driver"},
+        usual_s=60,
+    ),
     "etcd": Recipe(
         module="go.etcd.io/etcd/server/v3",
         version="v3.6.8",

@@ -83,7 +83,8 @@ class WeightSyncConfig:
     `engine` and `config` are the default group's. `blocking` has training wait for each send;
     `staging` (Host, Device or Streamed) is where the copy that is sent lives; traces go to the
     folder `profile_path`, if one is given; without `delta` whole versions are sent. `dtype` (Auto,
-    Float32 or BFloat16) is that of weights on their way.
+    Float32 or BFloat16) is that of weights on their way; `verify` (Checksum or Digest) says by what
+    receivers know them.
     """
 
     engine: str
@@ -102,6 +103,7 @@ class WeightSyncConfig:
     profile_path: str = ""
     delta: DeltaConfig | None = None
     dtype: str = "Auto"
+    verify: str = "Checksum"
 
     def all_groups(self) -> tuple[GroupConfig, ...]:
         """Every sync group, the default one first."""

@@ -11,6 +11,8 @@ import torch
 from hack.bench.sync_engines.tcp_baseline import TcpBaseline
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_runtime.sync import bucket_transfer
+from rollcall_runtime.sync.bucket_checks import ArrivingBuckets, wrong_buckets
 from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.engines.common.threaded_engine import ThreadedEngine
 from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
@@ -75,11 +77,22 @@ class MeasuredMember(members.GroupMember):
             spare_bytes=0,
             memory=self._device,
             keep=frozenset() if self._memory is not None else HOST,
+            cheap=not self._engine.needs_digests,
         )
         for _ in range(2):  # faults the pages in, and fills both buffers
             self.take_snapshot()
         self._scratch = HostBuffer(self._held.buffer.nbytes)
         self.memcpy()
+
+    def check_by(self, checks: str) -> None:
+        """From now on, snapshots have these checks, and receivers apply them or none."""
+        self._snapshotter.cheap = checks != "digests"
+        none = checks == "none"
+        for name, real, without in (
+            ("ArrivingBuckets", ArrivingBuckets, _Unchecked),
+            ("wrong_buckets", wrong_buckets, _none_wrong),
+        ):
+            setattr(bucket_transfer, name, without if none else real)
 
     def take_snapshot(self) -> SnapshotTimings:
         """What the trainer does for each version; the previous snapshot goes."""
@@ -197,6 +210,23 @@ class MeasuredMember(members.GroupMember):
 
     def star_close(self) -> None:
         self._star.close()
+
+
+class _Unchecked(ArrivingBuckets):
+    """All buckets are right."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def arrived(self, bucket: int, start: int, end: int) -> None:
+        pass
+
+    def is_right(self, bucket: int) -> bool:
+        return True
+
+
+def _none_wrong(*_: object) -> list[int]:
+    return []
 
 
 def _spread(number: int) -> None:

@@ -62,6 +62,7 @@ def _measured(options: argparse.Namespace) -> dict[str, Any]:
             kill_member=options.kill_member,
             naive=options.details,
             parts=options.shard,
+            checks=options.checks,
         )
     return result | {"details": details} if options.details else result
 
@@ -145,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
         default=0,
         metavar="K",
         help="also measure receivers that each need one of K parts of every tensor's rows",
+    )
+    parser.add_argument(
+        "--checks",
+        action="store_true",
+        help="also measure with digests, with checksums and without checks, in turn",
     )
     parser.add_argument(
         "--details",

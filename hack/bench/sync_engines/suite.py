@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hack.bench.sync_engines import recovery, shard_transfer, throughput
+from hack.bench.sync_engines import check_costs, recovery, shard_transfer, throughput
 from hack.bench.sync_engines.throughput import BenchCase, BenchGroup
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.registry import AUTO, create_engine, engines
@@ -20,11 +20,18 @@ _MEMINFO = Path("/proc/meminfo")
 
 
 def run(
-    load: BenchCase, folder: Path, *, kill_member: bool = False, naive: bool = False, parts: int = 0
+    load: BenchCase,
+    folder: Path,
+    *,
+    kill_member: bool = False,
+    naive: bool = False,
+    parts: int = 0,
+    checks: bool = False,
 ) -> tuple[Figures, Figures]:
     """The figures of one load, and what they were made of. "{folder}" in the engine's settings
     stands for `folder`. `naive` adds to kills one after which the survivors wait until the engine
-    itself gives up; `parts` adds what receivers read that need one of so many.
+    itself gives up; `parts` adds what receivers read that need one of so many; `checks` what it
+    costs that they check it.
 
     Raises RuntimeError when the engine failed, or no victim died in mid-transfer, SpecError when
     the engine cannot be used here, and ValueError when memory is short, or no device to stage on.
@@ -43,9 +50,14 @@ def run(
         raise ValueError(f"engine {engine.name!r} sends all buckets to every receiver")
     load = replace(load, config=_placed(load.config, folder))
     try:
-        return _run(load, folder, kill_member=kill_member, naive=naive, parts=parts)
+        figures, details = _run(load, folder, kill_member=kill_member, naive=naive, parts=parts)
+        if checks:
+            with load.start_processes(_new(folder, "checks")) as processes:
+                timings = check_costs.measure(BenchGroup(load, processes))
+            figures |= check_costs.report(timings, load.nbytes)
     except (SyncError, TimeoutError) as error:
         raise RuntimeError(f"{load.engine}: {type(error).__name__}: {error}") from error
+    return figures, details
 
 
 def _run(

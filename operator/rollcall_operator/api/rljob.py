@@ -155,6 +155,12 @@ class WeightSyncSpec(Model):
     bfloat16 where the training engine computes in bf16, which halves the bytes and gives rollouts
     the numbers that the trainer computes with; as they are with trainer.recoverFrom: Rollouts,
     which takes weights back."""
+    verify: Literal["Checksum", "Digest"] = "Checksum"
+    """How a rollout knows that it received what the trainer sent. Checksum: by XXH3 checksums with
+    a random seed, or sums in the device's memory, which cost little beside the transfer. Digest: by
+    BLAKE3 digests, which nobody can deceive. What a rollout fetches from another one that it joins
+    is always compared with digests, and so are all versions with engine store, with delta, with
+    staging: Streamed and with trainer.recoverFrom: Rollouts."""
     delta: DeltaSpec = nested(DeltaSpec)
     profile: ProfileSpec = nested(ProfileSpec)
 

@@ -143,6 +143,16 @@ class SnapshotPartReady:
     delta: WeightManifest | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PartDigests:
+    """The BLAKE3 digests of a sender's part of `version`, in answer to DigestsWanted; None if it
+    does not hold that part any more.
+    """
+
+    version: Version
+    digests: tuple[str, ...] | None
+
+
 # --- coordinator -> member ---------------------------------------------------------------------
 
 
@@ -243,6 +253,13 @@ class VersionAssigned:
 
 
 @dataclass(frozen=True, slots=True)
+class DigestsWanted:
+    """To a sender: answer with the PartDigests of `version`, which a newcomer is to fetch."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True)
 class PromptLease:
     """One prompt to sample `group_size` responses for; completions quote `lease_id`.
 
@@ -324,9 +341,12 @@ MemberMessage = (
     | GenerationProgress
     | PromptLeaseReturned
     | SnapshotPartReady
+    | PartDigests
 )
 SessionMessage = Prepare | Join | SessionReady | Stage | Commit | CatchUp
-CoordinatorMessage = SessionMessage | TicketKey | VersionAssigned | PromptLease | PromptLeaseRevoked
+CoordinatorMessage = (
+    SessionMessage | TicketKey | VersionAssigned | DigestsWanted | PromptLease | PromptLeaseRevoked
+)
 MachineMessage = Ack | CaughtUp | SessionRefused | Draining  # for the coordinator's machine
 WireMessage = (
     MemberMessage

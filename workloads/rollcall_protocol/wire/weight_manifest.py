@@ -4,10 +4,22 @@ import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from itertools import accumulate, pairwise
 
 DIGEST_CHARACTERS = 32  # 128 bits
 _DIGEST = re.compile(rf"[0-9a-f]{{{DIGEST_CHARACTERS}}}")
+
+
+class BucketCheck(StrEnum):
+    """What the text of each bucket in a manifest is: a BLAKE3 digest, or a checksum with its seed,
+    XXH3 of the bytes or sums of their words (see `sync.bucket_checks`).
+    """
+
+    BLAKE3 = "blake3"
+    XXH3 = "xxh3"
+    SUMS = "sums"
+
 
 RowRange = tuple[int, int]
 """Rows of a tensor's first dimension: the first one, and the one behind the last."""
@@ -26,8 +38,8 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class WeightManifest:
-    """Layout and digests of one version. `digests` has a BLAKE3 digest for each bucket,
-    DIGEST_CHARACTERS hexadecimal digits.
+    """Layout and digests of one version. `digests` has a digest for each bucket, or a checksum,
+    as `check` says: DIGEST_CHARACTERS hexadecimal digits.
 
     `total_bytes` is the flat buffer's length, padding included. The buffer consists of `parts`
     (lengths in bytes), one for each sender, in order; none given means one part. Each part is cut
@@ -40,6 +52,7 @@ class WeightManifest:
     bucket_bytes: int
     digests: tuple[str, ...]
     parts: tuple[int, ...] = ()
+    check: BucketCheck = BucketCheck.BLAKE3
 
     def __post_init__(self) -> None:
         if self.bucket_bytes <= 0:
@@ -117,10 +130,15 @@ class WeightManifest:
 
 
 def combine_manifests(parts: Sequence[WeightManifest]) -> WeightManifest:
-    """The manifest of what several senders hold, in their order. ValueError when buckets differ."""
+    """The manifest of what several senders hold, in their order. ValueError when buckets, or what
+    their digests are, differ.
+    """
     sizes = {part.bucket_bytes for part in parts}
     if len(sizes) != 1:
         raise ValueError(f"parts are cut into buckets of {sorted(sizes)} bytes")
+    checks = {part.check for part in parts}
+    if len(checks) != 1:
+        raise ValueError(f"parts are checked by {' and '.join(sorted(checks))}")
     lengths = tuple(part.total_bytes for part in parts)
     starts = accumulate(lengths, initial=0)
     return WeightManifest(
@@ -133,4 +151,5 @@ def combine_manifests(parts: Sequence[WeightManifest]) -> WeightManifest:
         bucket_bytes=sizes.pop(),
         digests=tuple(digest for part in parts for digest in part.digests),
         parts=lengths,
+        check=checks.pop(),
     )

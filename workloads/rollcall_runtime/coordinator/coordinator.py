@@ -45,6 +45,7 @@ from rollcall_protocol.wire.messages import (
     Completion,
     Hello,
     MemberMessage,
+    PartDigests,
     PromptLease,
     SnapshotPartReady,
 )
@@ -52,6 +53,7 @@ from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.coordinator import persistent_state
 from rollcall_runtime.coordinator.completion_endpoint import longest_completion
+from rollcall_runtime.coordinator.donor_digests import DonorDigests
 from rollcall_runtime.coordinator.job_reporter import JobReporter
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
@@ -132,6 +134,9 @@ class Coordinator:
         )
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
+        digests = DonorDigests(
+            held=self.snapshots.held, parts=self.parts, timeout=sync.stage_timeout
+        )
         self.stream = StateStream(self.report)
         self.front_stream = StateStream(self.serving_rollouts)
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
@@ -147,6 +152,7 @@ class Coordinator:
                 weight_handler=self.snapshots,
                 connections=self.connections,
                 tickets=self.tickets,
+                digests=digests,
                 after=self._after,
                 superseded=self._on_superseded,
             )
@@ -346,6 +352,8 @@ class Coordinator:
             self.prompts.member_message(member, message)
         elif isinstance(message, SnapshotPartReady):
             self.parts.part_ready(member, message)
+        elif isinstance(message, PartDigests):
+            self.parts.digests_arrived(member, message)
         elif not isinstance(message, Hello):
             group.run(group.machine.receive(member, message, time.monotonic()))
 
@@ -406,9 +414,9 @@ class Coordinator:
         self, member: MemberId, message: MemberMessage, group: SyncGroup
     ) -> BadMessage | None:
         """What is wrong with a message about sessions or versions; None if it may count."""
+        if isinstance(message, (SnapshotPartReady, PartDigests)) and not self.parts.sends(member):
+            return BadMessage(MessageFault.PART, "a part of the weights from a rollout")
         if isinstance(message, SnapshotPartReady):
-            if not self.parts.sends(member):
-                return BadMessage(MessageFault.PART, "a part of the weights from a rollout")
             size = self.config.weight_sync.bucket_bytes
             return check_part(message, awaited=self.parts.awaited, bucket_bytes=size)
         if isinstance(message, (Ack, CaughtUp)):

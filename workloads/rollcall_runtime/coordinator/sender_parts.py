@@ -4,8 +4,14 @@ import asyncio
 from collections.abc import Callable
 
 from rollcall_protocol.wire.ids import MemberId, Version
-from rollcall_protocol.wire.messages import SnapshotPartReady, VersionAssigned
+from rollcall_protocol.wire.messages import (
+    DigestsWanted,
+    PartDigests,
+    SnapshotPartReady,
+    VersionAssigned,
+)
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_runtime.sync.errors import SyncError
 
 
 class SenderParts:
@@ -15,13 +21,16 @@ class SenderParts:
     Belongs to one event loop.
     """
 
-    def __init__(self, senders: int, send: Callable[[MemberId, VersionAssigned], None]) -> None:
+    def __init__(
+        self, senders: int, send: Callable[[MemberId, VersionAssigned | DigestsWanted], None]
+    ) -> None:
         self._senders, self._send = senders, send
         self._named: VersionAssigned | None = None
         self._ranks: dict[MemberId, int] = {}
         self._parts: dict[int, dict[int, SnapshotPartReady]] = {}
         self._waiting_for = 0
         self._arrived = asyncio.Event()
+        self._digests: dict[tuple[Version, int], asyncio.Future[tuple[str, ...] | None]] = {}
 
     @property
     def awaited(self) -> int:
@@ -33,6 +42,9 @@ class SenderParts:
         self._ranks[member] = rank
         if self._named is not None:
             self._send(member, self._named)
+        for version, asked in self._digests:
+            if asked == rank:
+                self._send(member, DigestsWanted(version))
 
     def sends(self, member: MemberId) -> bool:
         """Whether `member` is a sender whose stream is open."""
@@ -72,3 +84,32 @@ class SenderParts:
         return combine_manifests([own, *(one.part for one in sealed)]), tuple(
             one.delta for one in sealed
         )
+
+    async def digests(self, version: Version) -> tuple[str, ...]:
+        """The BLAKE3 digests of the other ranks' parts of `version`, in their order.
+
+        There is no deadline here. SyncError when a rank no longer holds its part.
+        """
+        ranks = range(1, self._senders)
+        try:
+            found = await asyncio.gather(*[self._ask(version, rank) for rank in ranks])
+        finally:
+            for rank in ranks:
+                self._digests.pop((version, rank), None)
+        if None in found:
+            rank = found.index(None) + 1
+            raise SyncError(f"trainer rank {rank} no longer holds its part of {version}")
+        return tuple(digest for digests in found if digests for digest in digests)
+
+    def digests_arrived(self, member: MemberId, message: PartDigests) -> None:
+        """A rank answers; what nobody waits for is ignored."""
+        asked = self._digests.get((message.version, self._ranks.get(member, 0)))
+        if asked is not None and not asked.done():
+            asked.set_result(message.digests)
+
+    def _ask(self, version: Version, rank: int) -> asyncio.Future[tuple[str, ...] | None]:
+        answer = asyncio.get_running_loop().create_future()
+        self._digests[version, rank] = answer
+        for member in [member for member, own in self._ranks.items() if own == rank][:1]:
+            self._send(member, DigestsWanted(version))
+        return answer

@@ -29,6 +29,7 @@ from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, GroupReport, Sess
 from rollcall_protocol.wire.messages import (
     MACHINE_MESSAGES,
     CatchUp,
+    CaughtUp,
     Commit,
     MemberMessage,
     Seat,
@@ -36,10 +37,12 @@ from rollcall_protocol.wire.messages import (
     WeightDelta,
 )
 from rollcall_protocol.wire.roster import Roster
-from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_protocol.wire.weight_manifest import BucketCheck, WeightManifest
+from rollcall_runtime.coordinator.donor_digests import DonorDigests
 from rollcall_runtime.coordinator.member_connections import MemberConnections
 from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
 from rollcall_runtime.membership.driver import MemberDriver, WeightHandler
+from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.open_engine import OpenEngine
 
 log = logging.getLogger(__name__)
@@ -87,7 +90,8 @@ class SyncGroup:
     """Executes the effects of its state machine. Belongs to one event loop.
 
     `after` is called with the effects of each event once they are executed; `superseded` when a
-    member says that it follows another coordinator. Newcomers get `tickets` for their donors.
+    member says that it follows another coordinator. Newcomers get `tickets` for their donors, and
+    `digests` of what they fetch from them.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class SyncGroup:
         weight_handler: WeightHandler,
         connections: MemberConnections,
         tickets: TicketIssuer,
+        digests: DonorDigests,
         after: Callable[[list[CoordinatorEffect]], None],
         superseded: Callable[[CoordinatorSuperseded], None],
     ) -> None:
@@ -134,6 +139,7 @@ class SyncGroup:
             join_timeout=sync.join_timeout,
         )
         self._member, self._connections, self._tickets = member, connections, tickets
+        self._digests, self._asked = digests, set[asyncio.Task[None]]()
         self._after, self._superseded = after, superseded
         self._published: asyncio.Future[None] | None = None
         self._committing_since: float | None = None
@@ -207,6 +213,8 @@ class SyncGroup:
 
     async def close(self) -> None:
         """Abort the engine session."""
+        for task in self._asked:
+            task.cancel()
         await self._driver.close()
 
     def _send(self, effect: SendMessage) -> None:
@@ -219,11 +227,32 @@ class SyncGroup:
         if effect.to == self._member:
             self._driver.handle(effect.message)
         elif isinstance(effect.message, CatchUp):
-            asked = effect.message
-            tickets = self._tickets.tickets(asked.version, asked.donors)
-            self._connections.send(effect.to, replace(asked, tickets=tickets))
+            self._send_to_newcomer(effect.to, effect.message)
         else:
             self._connections.send(effect.to, effect.message)
+
+    def _send_to_newcomer(self, newcomer: MemberId, asked: CatchUp) -> None:
+        if asked.manifest.check is not BucketCheck.BLAKE3:
+            task = asyncio.get_running_loop().create_task(self._send_digested(newcomer, asked))
+            self._asked.add(task)
+            task.add_done_callback(self._asked.discard)
+            return
+        tickets = self._tickets.tickets(asked.version, asked.donors)
+        self._connections.send(newcomer, replace(asked, tickets=tickets))
+
+    async def _send_digested(self, newcomer: MemberId, asked: CatchUp) -> None:
+        """Send it once there are digests; without them that catch-up has failed, and is repeated.
+
+        A newcomer that has the version by then answers that it is caught up.
+        """
+        try:
+            manifest = await self._digests.of(asked.version, asked.manifest)
+        except SyncError as error:
+            log.warning("no digests for %s: %s", newcomer, error)
+            failed = CaughtUp(asked.version, error=str(error))
+            self.run(self.machine.receive(newcomer, failed, time.monotonic()))
+            return
+        self._send_to_newcomer(newcomer, replace(asked, manifest=manifest))
 
     def _on_own_message(self, message: MemberMessage) -> None:
         # Not now: the machine must not be re-entered while its effects are executed.

@@ -16,6 +16,7 @@ from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.messages import (
     Completion,
     CoordinatorMessage,
+    DigestsWanted,
     Hello,
     PromptCredit,
     PromptLease,
@@ -305,7 +306,7 @@ class Agent:
             self._request_prompts()
         elif isinstance(message, TicketKey):
             self._tickets.accept("coordinator", message.key)
-        elif not isinstance(message, VersionAssigned):  # VersionAssigned is for senders
+        elif not isinstance(message, (VersionAssigned, DigestsWanted)):  # these are for senders
             self._driver.handle(message)
             self._readiness.message_received(message)
             session = self._driver.machine.session

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollcall_protocol.wire.weight_manifest import WeightManifest
-from rollcall_runtime.sync.digests import DigestBuilder, digest_of
+from rollcall_runtime.sync.bucket_checks import ArrivingBuckets, wrong_buckets
 from rollcall_runtime.sync.engine import SyncSettings
 from rollcall_runtime.sync.errors import DigestMismatchError, TimedOutError
 from rollcall_runtime.sync.memory.buffers import Buffer, BufferHold, BufferWindow, HostBuffer
@@ -135,17 +135,15 @@ class BucketTransfer:
     ) -> None:
         """Receive all buckets, each group of operations as one. Raises DigestMismatchError."""
         bad: list[int] = []
-        builders = [DigestBuilder() for _ in manifest.digests]
-        scratch = buffer.scratch(self._settings.operation_bytes)
+        buckets = ArrivingBuckets(buffer, manifest, longest=self._settings.operation_bytes)
         by_start = {group[0].start: group for group in groups}
 
         def check(whole: Operation) -> None:
             for operation in by_start[whole.start]:
                 bucket = operation.bucket
-                chunk = buffer.read(operation.start, operation.end, scratch)
-                builders[bucket].update(chunk)  # while it is in the cache
+                buckets.arrived(bucket, operation.start, operation.end)
                 if operation.last:
-                    if builders[bucket].digest() != manifest.digests[bucket]:
+                    if not buckets.is_right(bucket):
                         bad.append(bucket)
                     self._bucket_done(bucket)
 
@@ -227,15 +225,11 @@ class BucketTransfer:
 def compare_digests(
     buffer: Buffer, manifest: WeightManifest, numbers: Sequence[int] | None = None
 ) -> None:
-    """Raise DigestMismatchError unless a buffer in host memory holds what the manifest describes.
+    """Raise DigestMismatchError unless a buffer holds what the manifest describes.
 
     `numbers` are the sender's numbers of these buckets, if they are some of its buckets.
     """
-    bad = [
-        bucket
-        for bucket, (start, end) in enumerate(manifest.buckets())
-        if digest_of(buffer.memory[start:end]) != manifest.digests[bucket]
-    ]
+    bad = wrong_buckets(buffer, manifest)
     if bad:
         raise wrong_digests(bad, manifest, numbers)
 

@@ -143,6 +143,7 @@ class SyncEngine(ABC):
     buffer_devices: ClassVar[frozenset[str]] = HOST  # torch device types: where buffers may be
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
+    needs_digests: ClassVar[bool] = False  # whether weights pass through others' hands
 
     @classmethod  # noqa: B027 - not every engine needs one
     def require_library(cls) -> None:

@@ -45,7 +45,12 @@ from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.samples.sampled_step import SampleDescriber
-from rollcall_runtime.train.snapshot_placement import STREAMED, make_snapshotter, sent_dtype
+from rollcall_runtime.train.snapshot_placement import (
+    STREAMED,
+    has_cheap_checks,
+    make_snapshotter,
+    sent_dtype,
+)
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.train_engine import EngineSetup, train_engines
 from rollcall_runtime.train.trainer_loop import TrainerLoop
@@ -354,7 +359,13 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
     check_roles(job)
     device = choose_device(job)
     sent = sent_dtype(job, precision=settings.precision)
-    snapshotter = make_snapshotter(sync, senders=_senders(job), device=device, dtype=sent)
+    snapshotter = make_snapshotter(
+        sync,
+        senders=_senders(job),
+        device=device,
+        dtype=sent,
+        cheap=has_cheap_checks(job, device=device),
+    )
     with ExitStack() as undo:
         ranks = TrainerProcessGroup(trainer_rendezvous(environment, refused), device=device)
         undo.callback(ranks.close)

@@ -16,7 +16,9 @@ from rollcall_protocol.job_config import DeltaConfig
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import (
     CoordinatorMessage,
+    DigestsWanted,
     Hello,
+    PartDigests,
     PromptLease,
     PromptLeaseRevoked,
     SnapshotPartReady,
@@ -34,7 +36,11 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
-from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
+from rollcall_runtime.sync.weights.snapshots import (
+    WeightSnapshot,
+    WeightSnapshotDraft,
+    digests_of,
+)
 from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.bounded_listener import BoundedRunner
@@ -91,6 +97,13 @@ class SnapshotPartSender(WeightSender):
         """The part of `version` for a member that fetches it, if it is held."""
         part = self._parts.get(self._versions.get(version, -1))
         return part.weights if part else None
+
+    async def digests(self, version: Version) -> PartDigests:
+        """The answer to DigestsWanted."""
+        held = self.held(version)
+        if held is None:
+            return PartDigests(version, None)
+        return PartDigests(version, await asyncio.to_thread(digests_of, held.share()))
 
     def assign_version(self, message: VersionAssigned) -> None:
         """The coordinator assigned a version to a snapshot."""
@@ -170,9 +183,7 @@ class SenderRank:
             await self._runner.setup()
             for address in {member.address for member in self._members}:
                 await web.TCPSite(self._runner, address, self._port).start()
-            await first_of(
-                self._prepare_parts(), *(member.stream.run() for member in self._members)
-            )
+            await first_of(self._prepare_parts(), *(member.run() for member in self._members))
         finally:
             for member in self._members:
                 await member.driver.close()
@@ -207,6 +218,7 @@ class _GroupMember:
         self._environment, self._opened, self._parts = environment, opened, parts
         self._tickets = tickets
         self._member = new_member(environment.pod)
+        self._wanted: asyncio.Queue[Version] = asyncio.Queue()
         job = environment.job
         self.address = opened.address or environment.pod.address
         self.stream = MemberStream(
@@ -228,6 +240,14 @@ class _GroupMember:
             send=self.stream.send,
             join_timeout=job.weight_sync.join_timeout,
         )
+
+    async def run(self) -> None:
+        """Follow the coordinator, and answer it, until cancelled."""
+        await first_of(self.stream.run(), self._answer())
+
+    async def _answer(self) -> None:
+        while True:
+            self.stream.send(await self._parts.digests(await self._wanted.get()))
 
     def _hello(self) -> Hello:
         environment, pod = self._environment, self._environment.pod
@@ -251,6 +271,8 @@ class _GroupMember:
     def _on_message(self, message: CoordinatorMessage) -> None:
         if isinstance(message, VersionAssigned):
             self._parts.assign_version(message)
+        elif isinstance(message, DigestsWanted):
+            self._wanted.put_nowait(message.version)
         elif isinstance(message, TicketKey):
             self._tickets.accept(self._opened.name, message.key)
         elif not isinstance(message, (PromptLease, PromptLeaseRevoked)):

@@ -1,4 +1,4 @@
-"""The trainer's snapshots: what `weightSync.staging` and `dtype` mean on this worker."""
+"""The trainer's snapshots: what `weightSync.staging`, `dtype` and `verify` mean on this worker."""
 
 import logging
 
@@ -33,11 +33,31 @@ def sent_dtype(job: JobConfig, *, precision: str) -> torch.dtype:
     return torch.bfloat16 if rounded else torch.float32
 
 
+def has_cheap_checks(job: JobConfig, *, device: str) -> bool:
+    """Whether checksums do in place of digests: weights go to members, and from memory alone.
+
+    Digests are computed from a snapshot when a newcomer needs them, so it must still be there, as
+    it is not when its only buffer is used again, nor when a trainer takes weights back from
+    rollouts. SpecError for an unknown engine.
+    """
+    sync = job.weight_sync
+    engines = [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
+    kept = sync.staging != STREAMED and job.recover_from != ROLLOUTS
+    members_only = sync.delta is None and not any(engine.needs_digests for engine in engines)
+    return sync.verify == "Checksum" and kept and members_only
+
+
 def make_snapshotter(
-    sync: WeightSyncConfig, *, senders: int, device: str, dtype: torch.dtype = torch.float32
+    sync: WeightSyncConfig,
+    *,
+    senders: int,
+    device: str,
+    dtype: torch.dtype = torch.float32,
+    cheap: bool = False,
 ) -> Snapshotter:
     """For a rank of a job in which `senders` ranks send, with its weights on `device` (a torch
-    device type); those of float32 are sent as `dtype`. SpecError for an unknown engine.
+    device type); those of float32 are sent as `dtype`, with `cheap` checks or digests. SpecError
+    for an unknown engine.
     """
     if sync.staging == STREAMED:
         return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0, dtype=dtype)
@@ -45,7 +65,9 @@ def make_snapshotter(
     if memory is None:
         if sync.staging == ON_DEVICE:
             log.info("this worker has no accelerator: snapshots are made in host memory")
-        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, dtype=dtype)
+        return Snapshotter(
+            bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, dtype=dtype, cheap=cheap
+        )
     keep = kept_in(sync, device=device)
     log.info(
         "snapshots are made on the %s and kept in memory of: %s",
@@ -59,6 +81,7 @@ def make_snapshotter(
         keep=keep,
         device_buffers=DEVICE_SNAPSHOTS if senders == 1 else DEVICE_PARTS,
         dtype=dtype,
+        cheap=cheap,
     )
 
 

@@ -28,10 +28,12 @@ from rollcall_protocol.wire.messages import (
     CaughtUp,
     Commit,
     Completion,
+    DigestsWanted,
     Draining,
     GenerationProgress,
     Hello,
     Join,
+    PartDigests,
     Prepare,
     PromptCredit,
     PromptLease,
@@ -54,11 +56,12 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses, Response
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
-from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
+from rollcall_protocol.wire.weight_manifest import BucketCheck, TensorSpec, WeightManifest
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 MEMBER, SESSION, VERSION = MemberId("uid", "boot"), SessionId(3, 1, 2), Version(Lineage(1, 2), 7)
 MANIFEST = WeightManifest((TensorSpec("w", "bfloat16", (2, 3), 0, 12),), 12, 8, made_up(1, 2))
+CHECKSUMMED = replace(MANIFEST, check=BucketCheck.XXH3)
 LEARNING = LearningReport(LearningState.RESPONSES_CUT_OFF, 3, 22, low=0, high=0.5, share=1)
 RESPONSE = Response((1, 2), (-0.5, -1.25), (7, 7), finished=True)
 REPORTED = SessionReport(SESSION, SessionCause.MEMBER_LOST, 3, 0.25, "a: ConnectionLost", 12.5)
@@ -73,14 +76,16 @@ MESSAGES: list[WireMessage] = [
     GenerationProgress((PartialReport("1", VERSION, (4,), (RESPONSE,)), PartialReport("2"))),
     PromptLeaseReturned("1"),
     SnapshotPartReady(5, MANIFEST, MANIFEST),
+    PartDigests(VERSION, made_up(1, 2)),
     Prepare(SESSION, (Seat(MEMBER, "10.0.0.1", "eng"),), 1),
     Join(SESSION),
     SessionReady(SESSION),
-    Stage(SESSION, VERSION, MANIFEST, WeightDelta(VERSION, MANIFEST)),
+    Stage(SESSION, VERSION, CHECKSUMMED, WeightDelta(VERSION, MANIFEST)),
     Commit(SESSION, VERSION),
     TicketKey("ab"),
     CatchUp(VERSION, MANIFEST, ("10.0.0.1:7072",), ("ticket",)),
     VersionAssigned(5, VERSION),
+    DigestsWanted(VERSION),
     PromptLease("1", 4, (1, 2), 2, 9, PartialResponses(VERSION, (RESPONSE, RESPONSE))),
     PromptLeaseRevoked("1"),
     ReconnectRequest("10.0.0.1", "uid"),

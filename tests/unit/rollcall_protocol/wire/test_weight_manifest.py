@@ -1,8 +1,15 @@
 """A manifest's parts, buckets and digests fit its buffer, or it is refused."""
 
+from dataclasses import replace
+
 import pytest
 
-from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest, combine_manifests
+from rollcall_protocol.wire.weight_manifest import (
+    BucketCheck,
+    TensorSpec,
+    WeightManifest,
+    combine_manifests,
+)
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 
 TWO_PARTS = WeightManifest((), 25, 10, made_up(1, 2, 3), parts=(15, 10))
@@ -74,3 +81,17 @@ def test_buckets_of_two_sizes_are_not_combined() -> None:
         combine_manifests(
             [WeightManifest((), 10, 10, made_up(1)), WeightManifest((), 5, 5, made_up(1))]
         )
+
+
+@pytest.mark.parametrize("check", BucketCheck)
+def test_what_its_digests_are_stays_with_them(check: BucketCheck) -> None:
+    whole = replace(TWO_PARTS, check=check)
+    assert {whole.part(0).check, whole.only((1, 2)).check} == {check}
+    parts = [whole.part(0), whole.part(1)]
+    assert combine_manifests(parts).check is check
+
+
+def test_parts_with_digests_and_with_checksums_are_not_combined() -> None:
+    first, second = TWO_PARTS.part(0), replace(TWO_PARTS.part(1), check=BucketCheck.XXH3)
+    with pytest.raises(ValueError, match="checked by blake3 and xxh3"):
+        combine_manifests([first, second])

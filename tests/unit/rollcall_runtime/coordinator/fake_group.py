@@ -30,6 +30,7 @@ from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.messages import (
     COORDINATOR_MESSAGES,
     Completion,
+    DigestsWanted,
     Hello,
     MemberMessage,
     PromptLease,
@@ -188,6 +189,8 @@ class Worker(NothingToLoad):
     revoked: list[str] = field(default_factory=list)
     staged: list[WeightManifest] = field(default_factory=list)
     named: list[VersionAssigned] = field(default_factory=list)
+    wanted: list[DigestsWanted] = field(default_factory=list)
+    fetched: list[WeightManifest] = field(default_factory=list)
     keys: list[TicketKey] = field(default_factory=list)
     pod: str = ""
     deltas: list[WeightDelta | None] = field(default_factory=list)
@@ -201,6 +204,17 @@ class Worker(NothingToLoad):
     ) -> None:
         self.staged.append(manifest)
         self.deltas.append(delta)
+
+    async def fetch(
+        self,
+        version: Version,
+        manifest: WeightManifest,
+        *,
+        donors: tuple[str, ...],
+        tickets: tuple[str, ...],
+    ) -> tuple[str, ...]:
+        self.fetched.append(manifest)
+        return ()
 
     async def run(self) -> None:
         outbox: asyncio.Queue[MemberMessage] = asyncio.Queue()
@@ -223,6 +237,8 @@ class Worker(NothingToLoad):
                     self.revoked.append(message.lease_id)
                 elif isinstance(message, VersionAssigned):
                     self.named.append(message)
+                elif isinstance(message, DigestsWanted):
+                    self.wanted.append(message)
                 elif isinstance(message, TicketKey):
                     self.keys.append(message)
                 else:

@@ -16,6 +16,7 @@ from rollcall_protocol.wire.messages import (
     CaughtUp,
     Hello,
     MemberMessage,
+    PartDigests,
     SnapshotPartReady,
     dumps,
 )
@@ -151,11 +152,16 @@ async def test_a_part_that_does_not_fit_the_job_is_not_taken(
         await group.publish_with(sender, PART)
 
 
-async def test_a_rollout_has_no_part_of_the_weights(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "message", [SnapshotPartReady(0, PART), PartDigests(Version(Lineage(0, 1), 0), made_up(1))]
+)
+async def test_a_rollout_has_no_part_of_the_weights(
+    tmp_path: Path, message: SnapshotPartReady | PartDigests
+) -> None:
     async with Group(tmp_path, config=FAST) as group:
         await group.push(1, "a")
         liar = await group.join("a")
-        await liar.say(SnapshotPartReady(0, PART))
+        await liar.say(message)
         await eventually(lambda: group.counts.refusals == ["bad_part"])
         assert await trains(group)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
-from rollcall_protocol.wire.messages import Seat, VersionAssigned
+from rollcall_protocol.wire.messages import PartDigests, Seat, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
@@ -21,8 +21,9 @@ def version(number: int) -> Version:
     return Version(Lineage(1, 1), number)
 
 
-def part(value: float) -> WeightSnapshot:
-    return Snapshotter(bucket_bytes=64).take([("w", torch.tensor([value]))], timeout=0).finish()
+def part(value: float, *, cheap: bool = False) -> WeightSnapshot:
+    taker = Snapshotter(bucket_bytes=64, cheap=cheap)
+    return taker.take([("w", torch.tensor([value]))], timeout=0).finish()
 
 
 def whole(own: WeightSnapshot) -> WeightManifest:
@@ -80,3 +81,18 @@ async def test_the_newest_two_are_kept(duties: SnapshotPartSender) -> None:
     assert duties.held(version(1)) is None
     duties.close()
     assert duties.held(version(3)) is None
+
+
+async def test_a_part_with_checksums_has_digests_when_they_are_wanted(
+    duties: SnapshotPartSender,
+) -> None:
+    own = part(1.0, cheap=True)
+    await duties.offer(0, own)
+    duties.assign_version(VersionAssigned(0, version(7)))
+    found = await duties.digests(version(7))
+    assert found == PartDigests(version(7), part(1.0).manifest.digests)
+    assert own.buffer.in_use, "it is kept"
+
+
+async def test_a_part_that_is_no_longer_held_has_none(duties: SnapshotPartSender) -> None:
+    assert await duties.digests(version(7)) == PartDigests(version(7), None)

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from rollcall_runtime.train.snapshot_placement import make_snapshotter, sent_dtype
+from rollcall_protocol.job_config import DeltaConfig, EngineRef, GroupConfig
+from rollcall_runtime.train.snapshot_placement import has_cheap_checks, make_snapshotter, sent_dtype
 from tests.unit.rollcall_runtime.jobs import job_config
 
 
@@ -41,3 +42,30 @@ def test_every_snapshotter_has_it(staging: str) -> None:
     snapshot = taker.take([("w", torch.ones(8))], timeout=0).finish()
     (spec,) = snapshot.manifest.tensors
     assert (spec.dtype, spec.nbytes) == ("bfloat16", 16)
+
+
+@pytest.mark.parametrize(
+    ("sync", "recover_from", "cheap"),
+    [
+        ({}, "Checkpoint", True),
+        ({"staging": "Device"}, "Checkpoint", True),
+        ({"verify": "Digest"}, "Checkpoint", False),
+        ({"staging": "Streamed"}, "Checkpoint", False),
+        ({"delta": DeltaConfig()}, "Checkpoint", False),
+        ({"engine": "store"}, "Checkpoint", False),
+        ({"groups": (GroupConfig("other", EngineRef("store", {})),)}, "Checkpoint", False),
+        ({}, "Rollouts", False),
+    ],
+)
+def test_checksums_do_where_weights_go_from_memory_to_members_alone(
+    sync: dict[str, Any], recover_from: str, cheap: bool
+) -> None:
+    job = job_config(weight_sync=sync, recover_from=recover_from)
+    assert has_cheap_checks(job, device="cpu") == cheap
+
+
+@pytest.mark.parametrize(("cheap", "check"), [(True, "xxh3"), (False, "blake3")])
+def test_a_snapshotter_describes_weights_so(cheap: bool, check: str) -> None:
+    taker = make_snapshotter(job_config().weight_sync, senders=1, device="cpu", cheap=cheap)
+    snapshot = taker.take([("w", torch.ones(8))], timeout=0).finish()
+    assert snapshot.manifest.check == check

@@ -108,6 +108,8 @@ def cut_in_chunks(ranges: Sequence[tuple[int, int]], size: int) -> Iterator[Piec
 class StoreEngine(ThreadedEngine):
     """Members write and read versions under one URL of fsspec; the module says how."""
 
+    needs_digests = True
+
     selective = True
 
     name = "store"

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, zip_longest
 
 import aiohttp
@@ -22,7 +22,7 @@ from rollcall_protocol.membership.member_table import MAX_NEWCOMERS
 from rollcall_protocol.pod_contract import TICKET_HEADER, WEIGHTS_ROUTE
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
-from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_protocol.wire.weight_manifest import BucketCheck, WeightManifest, combine_manifests
 from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.errors import CatchUpError, DigestMismatchError, SyncError
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
@@ -179,10 +179,13 @@ async def fetch(
     """Stage `version`, or what `shard` needs of it, from the first of `donors` that gives that.
 
     `manifest` is the trainer's: what a donor sends is compared with it, and a donor that sends
-    something else is passed over; these are returned. A donor is host:port, or several joined by
+    something else is passed over; these are returned. It has BLAKE3 digests, since a donor could
+    make up bytes of a given checksum. A donor is host:port, or several joined by
     "+", each of which holds a part; its ticket is of the same form. Raises CatchUpError with each
     donor's reason. What is served does not change; commit afterwards.
     """
+    if manifest.check is not BucketCheck.BLAKE3:
+        raise CatchUpError(f"{version} has no digests by which to check what a donor sends")
     bounds = limits or FetchTimeouts()
     limit = _manifest_limit(manifest)
     timeout = aiohttp.ClientTimeout(
@@ -235,6 +238,7 @@ async def _fetch_from(
         try:
             parts = [await _read_manifest(stream, limit) for stream in streams]
             _compare(parts[0] if len(parts) == 1 else combine_manifests(parts), whole)
+            parts = _parts_of(whole, len(parts))
             # No wait for a buffer: this is an event loop's thread.
             with stage.staging(version, whole, timeout=0) as buffer:
                 starts = accumulate((part.total_bytes for part in parts), initial=0)
@@ -270,18 +274,18 @@ async def _fetch_shard(
                 same = answer.headers.get(SHARD_HEADER) == shard.key
         taken = select(whole, shard)
         held = parts[0] if len(parts) == 1 else combine_manifests(parts)
-        _compare(held, taken.manifest if same else whole)
+        believed = taken.manifest if same else whole
+        _compare(held, believed)
         if same:  # the donor numbers the buckets of its shard
-            taken = BucketSelection(held, tuple(range(len(held.digests))))
+            taken = BucketSelection(believed, tuple(range(len(believed.digests))))
         each = taken.manifest.bounds() if len(parts) > 1 else [(0, taken.manifest.total_bytes)]
-        numbers = held.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
+        numbers = believed.by_part(taken.buckets) if len(parts) > 1 else [taken.buckets]
+        checked = _parts_of(believed, len(parts))
 
-        async def read(
-            host: str, part: WeightManifest, own: tuple[int, ...], window: Buffer
-        ) -> None:
-            start = 0
+        async def read(index: int, host: str, own: tuple[int, ...], window: Buffer) -> None:
+            start, part = 0, parts[index]
             for names, batch in batches(own):
-                kept = part.only(batch)
+                kept = checked[index].only(batch)
                 async with _ask(
                     client, host, hosts[host], version, **query, buckets=names
                 ) as answer:
@@ -294,8 +298,8 @@ async def _fetch_shard(
         # No wait for a buffer: this is an event loop's thread.
         with stage.staging(version, taken.manifest, timeout=0) as buffer:
             async with asyncio.TaskGroup() as group:
-                for host, part, own, bounds in zip(hosts, parts, numbers, each, strict=True):
-                    group.create_task(read(host, part, own, buffer.window(*bounds)))
+                for index, (host, own, bounds) in enumerate(zip(hosts, numbers, each, strict=True)):
+                    group.create_task(read(index, host, own, buffer.window(*bounds)))
     except asyncio.IncompleteReadError as error:
         raise _cut_off(error) from error
     except ExceptionGroup as errors:
@@ -321,9 +325,18 @@ async def _ask(
 
 
 def _compare(held: WeightManifest, expected: WeightManifest) -> None:
-    """Raise DigestMismatchError unless the donor describes what the trainer made."""
+    """Raise DigestMismatchError unless the donor describes what the trainer made.
+
+    A donor may have the checksums that came with a version in the place of digests.
+    """
+    if held.check is not expected.check and len(held.digests) == len(expected.digests):
+        held = replace(held, digests=expected.digests, check=expected.check)
     if held != expected:
         raise DigestMismatchError("describes other weights than the trainer made")
+
+
+def _parts_of(whole: WeightManifest, count: int) -> list[WeightManifest]:
+    return [whole] if count == 1 else [whole.part(index) for index in range(count)]
 
 
 def _manifest_limit(whole: WeightManifest) -> int:

@@ -5,13 +5,12 @@ A model is one flat buffer, in host memory or a device's, whose layout its manif
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import torch
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
-from rollcall_runtime.sync.digests import DigestBuilder, bucket_digests
+from rollcall_runtime.sync.bucket_checks import check_buckets
 from rollcall_runtime.sync.errors import StagingError
 from rollcall_runtime.sync.memory.buffers import BufferHold, BufferPool, BufferPoolState, FlatBuffer
 from rollcall_runtime.sync.memory.device_buffers import (
@@ -23,7 +22,6 @@ from rollcall_runtime.sync.memory.device_buffers import (
 SPARE_BYTES = 512 << 20  # buffers that are smaller than this together are never waited for
 
 _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
-_PIECE_BYTES = 32 << 20  # of a device's weights, copied to host memory at a time
 _HOST = frozenset({"cpu"})
 _DEVICE_BUFFERS = 2
 
@@ -61,6 +59,11 @@ class WeightSnapshot:
         )
 
     @property
+    def nearest(self) -> FlatBuffer:
+        """The buffer that the host reads best."""
+        return self.buffer if self._copy is None else self._copy.buffer
+
+    @property
     def host(self) -> FlatBuffer:
         """The buffer in host memory; StagingError if there is none."""
         return self.buffer_in(_HOST)
@@ -91,8 +94,17 @@ class WeightSnapshot:
             self._copy.release()
 
 
+def digests_of(snapshot: WeightSnapshot) -> tuple[str, ...]:
+    """The BLAKE3 digests of a snapshot with checksums (outside the GIL); releases it."""
+    try:
+        size = snapshot.manifest.bucket_bytes
+        return check_buckets(snapshot.nearest, size, cheap=False)[1]
+    finally:
+        snapshot.release()
+
+
 class WeightSnapshotDraft:
-    """A copy of the weights at one moment, before its digests are computed.
+    """A copy of the weights at one moment, before its digests or checksums are computed.
 
     For a copy in device memory, `copy` is a host buffer that `finish` fills too; unless `stays`,
     `finish` keeps only that one.
@@ -106,17 +118,22 @@ class WeightSnapshotDraft:
         *,
         bucket_bytes: int,
         stays: bool = True,
+        cheap: bool = False,
     ) -> None:
         self._specs = specs
         self._hold, self._copy, self._stays = hold, copy, stays
-        self._bucket_bytes = bucket_bytes
+        self._bucket_bytes, self._cheap = bucket_bytes, cheap
 
     def finish(self) -> WeightSnapshot:
-        """Compute the digests (outside the GIL); call once. The snapshot takes over the holds."""
+        """Compute digests or checksums (outside the GIL); call once. The snapshot takes over the
+        holds.
+        """
         buffer = self._hold.buffer
         copy = self._copy.buffer if self._copy else None
-        sums = buffer_digests(buffer, self._bucket_bytes, copy=copy)
-        manifest = WeightManifest(self._specs, buffer.nbytes, self._bucket_bytes, sums)
+        check, found = check_buckets(buffer, self._bucket_bytes, cheap=self._cheap, copy=copy)
+        manifest = WeightManifest(
+            self._specs, buffer.nbytes, self._bucket_bytes, found, check=check
+        )
         if self._copy is None or self._stays:
             return WeightSnapshot(manifest, self._hold, self._copy)
         self._hold.release()
@@ -134,7 +151,7 @@ class Snapshotter:
     have more), which on a GPU is many times faster than to the host. `keep` names the torch device
     types in whose memory the copy stays after `finish`, by default the device's alone.
 
-    Tensors of float32 are copied as `dtype`.
+    Tensors of float32 are copied as `dtype`. With `cheap` checks the manifest has checksums.
     """
 
     def __init__(
@@ -147,8 +164,10 @@ class Snapshotter:
         keep: frozenset[str] = frozenset(),
         device_buffers: int = _DEVICE_BUFFERS,
         dtype: torch.dtype = torch.float32,
+        cheap: bool = False,
     ) -> None:
         self._bucket_bytes, self._stays, self._dtype = bucket_bytes, True, dtype
+        self.cheap = cheap
         host = BufferPool(limit=buffers, spare_bytes=spare_bytes)
         self._pool = host
         self._copies: BufferPool | None = None
@@ -198,7 +217,11 @@ class Snapshotter:
                 hold.release()
             raise
         return WeightSnapshotDraft(
-            specs, *holds, bucket_bytes=self._bucket_bytes, stays=self._stays
+            specs,
+            *holds,
+            bucket_bytes=self._bucket_bytes,
+            stays=self._stays,
+            cheap=self.cheap,
         )
 
 
@@ -282,37 +305,3 @@ def _view(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     if spec.offset % dtype.itemsize:  # possible when only some of the buckets were received
         part = part.clone()
     return part.view(dtype).reshape(spec.shape)
-
-
-def buffer_digests(
-    buffer: FlatBuffer, bucket_bytes: int, *, copy: FlatBuffer | None = None
-) -> tuple[str, ...]:
-    """The digest of each bucket. Weights in device memory are copied to the host buffer `copy` too.
-
-    One piece is copied while the digest of the previous one is computed.
-    """
-    if buffer.device == "cpu":
-        return bucket_digests(buffer.memory, bucket_bytes)
-    pieces = [
-        (bucket, start, min(start + _PIECE_BYTES, end))
-        for bucket, first in enumerate(range(0, buffer.nbytes, bucket_bytes))
-        for end in [min(first + bucket_bytes, buffer.nbytes)]
-        for start in range(first, end, _PIECE_BYTES)
-    ]
-    builders = [DigestBuilder() for _ in range(-(-buffer.nbytes // bucket_bytes))]
-    longest = max((end - start for _, start, end in pieces), default=0)
-    halves = [buffer.scratch(longest) for _ in range(2 if copy is None else 0)]
-
-    def load(number: int) -> memoryview:
-        _, start, end = pieces[number]
-        target = halves[number % 2] if copy is None else copy.memory[start:end]
-        return buffer.read(start, end, target)
-
-    with ThreadPoolExecutor(1, thread_name_prefix="snapshot digests") as copying:
-        loading = [copying.submit(load, 0)] if pieces else []
-        for number, (bucket, _, _) in enumerate(pieces):
-            data = loading.pop().result()
-            if number + 1 < len(pieces):
-                loading.append(copying.submit(load, number + 1))
-            builders[bucket].update(data)
-    return tuple(builder.digest() for builder in builders)

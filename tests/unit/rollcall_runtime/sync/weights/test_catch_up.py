@@ -35,8 +35,8 @@ TICKET = sign_ticket(KEY, str(SEVEN))
 EMPTY = WeightManifest((), 0, 1, ())
 
 
-def snapshot(seed: int = 7, megabytes: int = 3) -> WeightSnapshot:
-    taker = Snapshotter(bucket_bytes=1 << 20)
+def snapshot(seed: int = 7, megabytes: int = 3, *, cheap: bool = False) -> WeightSnapshot:
+    taker = Snapshotter(bucket_bytes=1 << 20, cheap=cheap)
     return taker.take(odd_tensors(seed, megabytes), timeout=0).finish()
 
 
@@ -174,11 +174,12 @@ async def test_a_donor_that_dies_half_way_is_replaced() -> None:
     assert committed(stage) == digests(held)
 
 
-def lying(held: WeightSnapshot) -> WeightSnapshot:
-    """The same weights but for one byte, and digests that are right for them."""
+def lying(held: WeightSnapshot, *, cheap: bool = False) -> WeightSnapshot:
+    """The same weights but for one byte, and digests or checksums that are right for them."""
     tensors = [(name, tensor.clone()) for name, tensor in held.tensors()]
     tensors[0][1].view(torch.uint8).view(-1)[0] ^= 1
-    return Snapshotter(bucket_bytes=held.manifest.bucket_bytes).take(tensors, timeout=0).finish()
+    taker = Snapshotter(bucket_bytes=held.manifest.bucket_bytes, cheap=cheap)
+    return taker.take(tensors, timeout=0).finish()
 
 
 async def test_a_donor_of_other_weights_than_the_trainers_is_passed_over_and_named() -> None:
@@ -187,6 +188,28 @@ async def test_a_donor_of_other_weights_than_the_trainers_is_passed_over_and_nam
         wrong = await fetch_seven(held.manifest, liar, honest, stage=stage)
     assert wrong == (liar,)
     assert committed(stage) == digests(held)
+
+
+async def test_a_donor_may_have_the_checksums_that_came_with_the_version() -> None:
+    held, stage = snapshot(), StagingArea()
+    async with donor(holder(snapshot(cheap=True))) as address:
+        await fetch_seven(held.manifest, address, stage=stage)
+    assert committed(stage) == digests(held)
+
+
+async def test_a_donor_with_checksums_of_other_weights_is_passed_over_and_named() -> None:
+    held, wrong = snapshot(), lying(snapshot(cheap=True), cheap=True)
+    async with donor(holder(wrong)) as liar:
+        with pytest.raises(CatchUpError, match="wrong digest in bucket 0") as caught:
+            await fetch_seven(held.manifest, liar)
+    assert caught.value.wrong_donors == (liar,)
+
+
+async def test_checksums_are_not_what_a_donor_is_believed_by() -> None:
+    held = snapshot(cheap=True)
+    async with donor(holder(held)) as address:
+        with pytest.raises(CatchUpError, match="no digests by which to check"):
+            await fetch_seven(held.manifest, address)
 
 
 async def test_without_an_honest_donor_nothing_is_staged_and_the_liars_are_named() -> None:

@@ -69,18 +69,23 @@ async def test_a_newcomer_that_needs_a_part_fetches_that_part() -> None:
     assert committed(stage) == rows(held, HALF)
 
 
-async def test_a_part_of_what_several_senders_hold_is_fetched_from_each() -> None:
-    taker, weight = Snapshotter(bucket_bytes=1 << 10), torch.rand(64, 256)
-    one, two = (
-        taker.take([("w", rows)], timeout=0).finish() for rows in (weight[:32], weight[32:])
-    )
+@pytest.mark.parametrize("cheap", [False, True])
+async def test_a_part_of_what_several_senders_hold_is_fetched_from_each(cheap: bool) -> None:
+    weight = torch.rand(64, 256)
+
+    def taken(*, cheap: bool = False) -> list[WeightSnapshot]:
+        taker = Snapshotter(bucket_bytes=1 << 10, cheap=cheap)
+        halves = weight[:32], weight[32:]
+        return [taker.take([("w", rows)], timeout=0).finish() for rows in halves]
+
+    one, two = taken(cheap=cheap)
     stage, shard = StagingArea(), RowShard(1, 4)
     async with (
         counted(weights_handler(holder(one))) as (first, at_first),
         counted(weights_handler(holder(two))) as (second, at_second),
     ):
         await fetch_seven(
-            combine_manifests([one.manifest, two.manifest]),
+            combine_manifests([part.manifest for part in taken()]),
             f"{first}+{second}",
             stage=stage,
             shard=shard,

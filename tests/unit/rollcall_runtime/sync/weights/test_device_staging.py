@@ -13,6 +13,7 @@ from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
 from rollcall_runtime.rollout import agent
+from rollcall_runtime.sync import bucket_checks
 from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
@@ -20,7 +21,6 @@ from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingEr
 from rollcall_runtime.sync.memory.buffers import FlatBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 from rollcall_runtime.sync.multi_sender import open_session
-from rollcall_runtime.sync.weights import snapshots as weight_snapshots
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import snapshot_placement
@@ -79,7 +79,7 @@ def test_its_manifest_is_that_of_the_same_weights_in_host_memory(memory: DeviceA
 def test_a_bucket_longer_than_the_pieces_that_are_copied_is_summed_whole(
     memory: DeviceAllocator, keep: frozenset[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(weight_snapshots, "_PIECE_BYTES", 777)
+    monkeypatch.setattr(bucket_checks, "_PIECE_BYTES", 777)
     taker = snapshotter(memory, bucket_bytes=10_000, keep=keep | {memory.device})
     snapshot = taker.take(odd_tensors(1, 1), timeout=0).finish()
     assert snapshot.manifest == on_host(bucket_bytes=10_000).manifest
