@@ -46,7 +46,7 @@ compile worker-cuda.txt --extra runtime --extra torch --extra models --extra dat
     --extra megatron --extra torchtitan --excludes requirements/excludes-worker-cuda.txt \
     -c requirements/constraints-worker-cuda.txt
 # The Ascend image begins with vLLM's: only what that lacks, so that nothing of it moves.
-printf '%s\n' blake3 fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx \
+printf '%s\n' blake3 xxhash fsspec zlib-ng zstandard pyjwt cryptography cffi pycparser loguru httpx \
     checkpoint-engine mooncake-transfer-engine-npu \
     | "$uv" pip compile --quiet --universal --python-version 3.11 --no-deps \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \

@@ -24,7 +24,7 @@ LOCK = ROOT / "requirements" / "worker-cuda.txt"
 # What the workers import beside PyTorch and transformers, which such machines mostly have.
 NAMES = (
     *("blake3", "cffi", "cryptography", "fsspec", "pycparser", "pyjwt", "python-json-logger"),
-    *("zlib-ng", "zstandard"),
+    *("xxhash", "zlib-ng", "zstandard"),
 )
 
 

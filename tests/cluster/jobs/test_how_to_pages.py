@@ -211,10 +211,8 @@ def test_ranks_of_a_pod_share_the_devices_that_it_claims(kubectl: Kubectl) -> No
         claims = kubectl.items("resourceclaims")
         allocated = [c["status"]["allocation"]["devices"]["results"] for c in claims]
         assert [len(devices) for devices in allocated] == [2, 2, 2]
-        variable = f"grep '^{pod_contract.LOCAL_RANK}='"
-        ranks = (
-            f"cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | {variable} | sort -u | wc -l"
-        )
+        own = f"grep -a '^{pod_contract.LOCAL_RANK}='"
+        ranks = f"cat /proc/[0-9]*/environ 2>&1 | tr '\\0' '\\n' | {own} | sort -u | wc -l"
         assert kubectl.run("exec", trainer, "--", "sh", "-c", ranks).strip() == "2"
         kubectl.run("delete", "rljob", "reverse", seconds=120)
         wait_for("the claims to be given back", lambda: not kubectl.items("pods"), seconds=120)
