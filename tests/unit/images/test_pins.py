@@ -3,9 +3,11 @@
 import hashlib
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[3]
 REQUIREMENTS = ROOT / "requirements"
@@ -50,3 +52,14 @@ def test_what_the_image_for_gpus_was_found_to_hold_is_what_is_locked() -> None:
     record = json.loads((ROOT / "images/worker-cuda/contents.json").read_text(encoding="utf-8"))
     lock = (REQUIREMENTS / "worker-cuda.txt").read_bytes()
     assert record["requirements"] == hashlib.sha256(lock).hexdigest()
+
+
+def test_the_image_for_npus_begins_with_a_release_that_fits() -> None:
+    base = json.loads((ROOT / "images/worker-ascend/base.json").read_text(encoding="utf-8"))
+    dockerfile = (ROOT / "images/worker-ascend/Dockerfile").read_text(encoding="utf-8")
+    assert f"ARG BASE=quay.io/ascend/vllm-ascend:v{base['vllm-ascend']}\n" in dockerfile
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    wanted = [Requirement(text) for extra in ("torch", "models") for text in extras[extra]]
+    found = {r.name: base[r.name] in r.specifier for r in wanted if r.name in base}
+    assert found == {"torch": True, "transformers": True}
