@@ -92,7 +92,8 @@ class AgentDependencies:
 def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> StagingArea:
     """A staging area in the model's device memory, if the job asks and the sync engine can.
 
-    A delta is always applied in host memory.
+    A delta is always applied in host memory. That is shared if the inference engine is a process
+    of its own that reads weights there.
     """
     device = dependencies.engine.device
     direct = (
@@ -100,7 +101,10 @@ def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> Stagi
         and not sync.delta
         and device in dependencies.sync.engine.buffer_devices
     )
-    return StagingArea(memory=device_allocator(device) if direct else None)
+    return StagingArea(
+        memory=device_allocator(device) if direct else None,
+        shared=dependencies.engine.reads_shared_memory,
+    )
 
 
 class Agent:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from rollcall_protocol.wire.generation import GenerationRequest, NewTokens
 from rollcall_runtime.worker.engine_registry import Registry
@@ -86,6 +86,8 @@ def check_shapes(own: Mapping[str, Sequence[int]], given: Mapping[str, Tensor]) 
 
 class InferenceEngine(ABC):
     """One model that generates. It owns what it allocates and starts; `close` frees it."""
+
+    reads_shared_memory: ClassVar[bool] = False  # whether another process of it reads weights there
 
     @abstractmethod
     def __init__(self, *, model: str, config: Mapping[str, Any]) -> None:

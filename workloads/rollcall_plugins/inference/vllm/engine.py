@@ -28,6 +28,7 @@ from rollcall_runtime.rollout.inference_engine import (
     NewTokens,
     PauseMode,
 )
+from rollcall_runtime.sync.memory.shared_buffers import place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -47,6 +48,8 @@ class VllmEngine(VllmServingEngine):
     Keys and values of the prefix cache are found by those requests alone that begin after the same
     update (`cache_salt`), so that the cache need not be emptied for one.
     """
+
+    reads_shared_memory = True
 
     def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
         super().__init__(model=model, config=config)
@@ -87,7 +90,9 @@ class VllmEngine(VllmServingEngine):
         former, self._staged = self._staged, staged
         if former >= 0:
             os.close(former)
-        await asyncio.to_thread(staged_file.write, staged, state.items(), version=version)
+        await asyncio.to_thread(
+            staged_file.write, staged, state.items(), version=version, place_of=place_of
+        )
         reports = self._folder / "prepared"
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir()

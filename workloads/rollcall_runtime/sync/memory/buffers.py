@@ -86,10 +86,8 @@ class HostBuffer(FlatBuffer):
     def __init__(self, nbytes: int, *, changed: threading.Condition | None = None) -> None:
         super().__init__(changed)
         self.nbytes = nbytes
-        # A mapping cannot be empty. Private, because shared memory is limited in containers.
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         try:
-            self._mapping = mmap.mmap(-1, max(nbytes, 1), flags=flags)
+            self._mapping = self._map(max(nbytes, 1))  # a mapping cannot be empty
         except OSError as error:
             raise ExhaustedError(
                 f"cannot allocate a buffer of {nbytes} bytes of host memory: {error}"
@@ -100,6 +98,9 @@ class HostBuffer(FlatBuffer):
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._mapping))
         self._protecting = threading.Lock()
         self._protections = 0
+
+    def _map(self, nbytes: int) -> mmap.mmap:
+        return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     @property
     def memory(self) -> memoryview:

@@ -13,8 +13,15 @@ import numpy as np
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.sync.errors import ExhaustedError, StagingError, SyncError
-from rollcall_runtime.sync.memory.buffers import BufferHold, BufferPool, BufferPoolState, FlatBuffer
+from rollcall_runtime.sync.memory.buffers import (
+    BufferFactory,
+    BufferHold,
+    BufferPool,
+    BufferPoolState,
+    FlatBuffer,
+)
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator, device_buffer_factory
+from rollcall_runtime.sync.memory.shared_buffers import shared_buffer
 from rollcall_runtime.sync.weights.snapshots import SPARE_BYTES, WeightSnapshot
 
 _PIECE_BYTES = 16 << 20  # copied between two looks at whether the copy is still wanted
@@ -25,7 +32,8 @@ class StagingArea:
 
     `buffers` is how many copies of the model may exist. Two are enough without failures; aborted
     sessions and downloads by newcomers may hold the others. Small models may have
-    more, up to `spare_bytes`. They are in host memory, or in `memory`.
+    more, up to `spare_bytes`. They are in host memory, `shared` with other processes of this
+    machine or not, or in `memory`.
     """
 
     def __init__(
@@ -34,8 +42,11 @@ class StagingArea:
         buffers: int = 4,
         spare_bytes: int = SPARE_BYTES,
         memory: DeviceAllocator | None = None,
+        shared: bool = False,
     ) -> None:
-        make = device_buffer_factory(memory) if memory is not None else None
+        make: BufferFactory | None = shared_buffer if shared else None
+        if memory is not None:
+            make = device_buffer_factory(memory)
         self._pool = BufferPool(limit=buffers, spare_bytes=spare_bytes, make=make)
         self._delta_base = DeltaBaseCopy(self._pool)
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rollcall_plugins.inference.vllm.in_server.staged_file import StagedFileError, read, write
+from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +59,33 @@ def test_weights_without_numbers_make_a_file(descriptor: int) -> None:
     assert (name, tensor.shape) == ("none", (0, 4))
 
 
+def test_weights_that_lie_in_a_shared_buffer_are_read_there(descriptor: int) -> None:
+    buffer = SharedBuffer(4096)
+    there = torch.frombuffer(buffer.memory, dtype=torch.float32)[16:48].view(4, 8)
+    there.copy_(torch.randn(4, 8))
+    weights = {"there": there, "own": torch.randn(5), "turned": there.t(), "row": there[2]}
+    write(descriptor, weights.items(), version=7, place_of=place_of)
+    assert os.fstat(descriptor).st_size < 1024, "neither `there` nor `row` was written"
+    staged = dict(read(path_of(descriptor)).tensors)
+    assert all(torch.equal(staged[name], weights[name]) for name in weights)
+    there.add_(1)
+    assert torch.equal(staged["row"], weights["row"]), "it is the same memory"
+
+
+def test_a_file_that_is_gone_is_an_error(descriptor: int) -> None:
+    path = with_description(descriptor, {"version": 1, "files": ["/gone"], "tensors": []})
+    with pytest.raises(FileNotFoundError):
+        read(path)
+
+
+def test_an_empty_shared_file_is_refused(descriptor: int) -> None:
+    empty = os.memfd_create("empty")
+    description = {"version": 1, "files": [path_of(empty)], "tensors": []}
+    with pytest.raises(StagedFileError, match="the file is empty"):
+        read(with_description(descriptor, description))
+    os.close(empty)
+
+
 def test_without_space_the_error_says_so() -> None:
     with open("/dev/full", "wb", buffering=0) as full, pytest.raises(OSError, match="space"):  # noqa: PTH123
         write(full.fileno(), [("a", torch.ones(100_000))], version=1)
@@ -71,14 +99,17 @@ def test_a_dtype_that_the_format_lacks_is_named(descriptor: int) -> None:
 @pytest.mark.parametrize(
     ("entry", "problem"),
     [
-        (["a", "float32", [64], 4], "outside the file"),
-        (["a", "float32", [65], 0], "outside the file"),
-        (["a", "float32", [2**62, 4], 0], "outside the file"),
-        (["a", "float32", [-1], 0], "outside the file"),
-        (["a", "float32", [1], -8], "outside the file"),
-        (["a", "float32", [1], 2], "outside the file"),
-        (["a", "object", [1], 0], "described by"),
-        (["a", "float32", 3, 0], "described by"),
+        (["a", "float32", [64], 4, 0], "outside the file"),
+        (["a", "float32", [65], 0, 0], "outside the file"),
+        (["a", "float32", [2**62, 4], 0, 0], "outside the file"),
+        (["a", "float32", [-1], 0, 0], "outside the file"),
+        (["a", "float32", [1], -8, 0], "outside the file"),
+        (["a", "float32", [1], 2, 0], "outside the file"),
+        (["a", "float32", [1], 0, -1], "outside the file"),
+        (["a", "float32", [1], 0, 1], "described by"),
+        (["a", "object", [1], 0, 0], "described by"),
+        (["a", "float32", 3, 0, 0], "described by"),
+        (["a", "float32", [1], 0], "described by"),
         (["a"], "described by"),
     ],
 )
@@ -86,12 +117,20 @@ def test_a_tensor_outside_the_file_is_refused(
     descriptor: int, entry: list[object], problem: str
 ) -> None:
     # 256 bytes follow, of which some align the first tensor.
-    path = with_description(descriptor, {"version": 1, "tensors": [entry]}, nbytes=256)
+    path = with_description(descriptor, {"version": 1, "files": [], "tensors": [entry]}, nbytes=256)
     with pytest.raises(StagedFileError, match=problem):
         read(path)
 
 
-@pytest.mark.parametrize("description", [[], {"version": 1}, {"version": "x", "tensors": []}])
+@pytest.mark.parametrize(
+    "description",
+    [
+        [],
+        {"version": 1},
+        {"version": 1, "tensors": []},
+        {"version": "x", "files": [], "tensors": []},
+    ],
+)
 def test_a_malformed_description_is_refused(descriptor: int, description: object) -> None:
     with pytest.raises(StagedFileError, match="malformed"):
         read(with_description(descriptor, description))
@@ -104,5 +143,5 @@ def test_a_description_longer_than_the_file_is_refused(descriptor: int) -> None:
 
 
 def test_an_empty_file_is_refused(descriptor: int) -> None:
-    with pytest.raises(StagedFileError, match="has 0 bytes"):
+    with pytest.raises(StagedFileError, match="the file is empty"):
         read(path_of(descriptor))

@@ -1,8 +1,10 @@
-"""Weights that lie staged in a file of shared memory: JSON that describes them, then their bytes.
+"""Weights that lie staged in files of shared memory, and a file of JSON that describes them.
 
-The agent writes the file and vLLM's workers map it. Layout: 8 bytes, little-endian, the length of
-the JSON; the JSON, `{"version": 7, "tensors": [[name, dtype, [sizes], offset], ...]}`; zeros up to
-a multiple of ALIGNMENT; the tensors, each at its offset from there.
+The agent writes that file and vLLM's workers map all of them. Layout: 8 bytes, little-endian, the
+length of the JSON; the JSON, `{"version": 7, "files": [path, ...], "tensors": [[name, dtype,
+[sizes], offset, file], ...]}`; zeros up to a multiple of ALIGNMENT; the tensors that lie in no
+other file. `file` numbers those of `files` from 1, and offsets are from the beginning; 0 is this
+file, and offsets are from its first tensor.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from io import BufferedWriter
 
     from torch import Tensor
+
+    from rollcall_runtime.sync.memory.shared_buffers import FilePlace
 
 ALIGNMENT = 64  # bytes, of each tensor
 LONGEST_HEADER = 64 << 20  # bytes; some 200 for a tensor
@@ -44,24 +48,37 @@ class StagedWeights:
     tensors: tuple[tuple[str, Tensor], ...]
 
 
-def write(descriptor: int, weights: Iterable[tuple[str, Tensor]], *, version: int) -> None:
+def write(
+    descriptor: int,
+    weights: Iterable[tuple[str, Tensor]],
+    *,
+    version: int,
+    place_of: Callable[[Tensor], FilePlace | None] = lambda _: None,
+) -> None:
     """Fill the new file `descriptor` with `weights`. It must not change once it was read.
 
-    The tensors are written, not copied into a mapping: that takes a third of the time, without a
-    page fault for each 4096 bytes, and without memory it is an OSError and no signal.
-    StagedFileError for a dtype that the format does not know.
+    Tensors for which `place_of` names a file stay there. Others are written, not copied into a
+    mapping: that takes a third of the time, without a page fault for each 4096 bytes, and without
+    memory it is an OSError and no signal. StagedFileError for a dtype that the format does not
+    know.
     """
     entries: list[list[Any]] = []
+    files: dict[str, int] = {}
     kept: list[Tensor] = []
     offset = 0
     for name, tensor in weights:
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype not in _DTYPES:
             raise StagedFileError(f"{name} has the dtype {dtype}")
-        entries.append([name, dtype, list(tensor.shape), offset])
+        place = place_of(tensor)
+        if place is not None:
+            number = files.setdefault(place.path, len(files) + 1)
+            entries.append([name, dtype, list(tensor.shape), place.offset, number])
+            continue
+        entries.append([name, dtype, list(tensor.shape), offset, 0])
         kept.append(tensor)
         offset += _aligned(tensor.nbytes)
-    header = json.dumps({"version": version, "tensors": entries}).encode()
+    header = json.dumps({"version": version, "files": list(files), "tensors": entries}).encode()
     with open(descriptor, "wb", closefd=False) as file:
         _write_aligned(file, _LENGTH.pack(len(header)) + header)
         for tensor in kept:
@@ -76,34 +93,43 @@ def _write_aligned(file: BufferedWriter, content: bytes | memoryview) -> None:
 
 
 def read(path: str) -> StagedWeights:
-    """Map the file at `path` for reading. StagedFileError if it cannot be what `write` wrote."""
-    with open(path, "rb") as file:  # noqa: PTH123 - a path of /proc
-        size = os.fstat(file.fileno()).st_size
-        if size < _LENGTH.size:
-            raise StagedFileError(f"the file has {size} bytes")
-        memory = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
-    (length,) = _LENGTH.unpack(memory[: _LENGTH.size])
-    if not 0 < length <= min(LONGEST_HEADER, size - _LENGTH.size):
-        raise StagedFileError(f"the description has {length} bytes of {size}")
+    """Map the file at `path`, and those that it names, for reading. StagedFileError if they cannot
+    be what `write` described.
+    """
+    own = _map(path)
+    if len(own) < _LENGTH.size:
+        raise StagedFileError(f"the file has {len(own)} bytes")
+    (length,) = _LENGTH.unpack(own[: _LENGTH.size])
+    if not 0 < length <= min(LONGEST_HEADER, len(own) - _LENGTH.size):
+        raise StagedFileError(f"the description has {length} bytes of {len(own)}")
     try:
-        header = json.loads(memory[_LENGTH.size : _LENGTH.size + length])
+        header = json.loads(own[_LENGTH.size : _LENGTH.size + length])
         version, entries = int(header["version"]), list(header["tensors"])
+        others = [_map(str(name)) for name in header["files"]]
     except (ValueError, KeyError, TypeError) as error:
         raise StagedFileError(f"the description is malformed: {error!r}") from error
-    first = _aligned(_LENGTH.size + length)
-    return StagedWeights(version, tuple(_tensor(memory, size, first, entry) for entry in entries))
+    places = [(own, _aligned(_LENGTH.size + length)), *((memory, 0) for memory in others)]
+    return StagedWeights(version, tuple(_tensor(places, entry) for entry in entries))
 
 
-def _tensor(memory: mmap.mmap, size: int, first: int, entry: Sequence[Any]) -> tuple[str, Tensor]:
+def _map(path: str) -> mmap.mmap:
+    with open(path, "rb") as file:  # noqa: PTH123 - a path of /proc
+        if not os.fstat(file.fileno()).st_size:
+            raise StagedFileError("the file is empty")
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+
+
+def _tensor(places: Sequence[tuple[mmap.mmap, int]], entry: Sequence[Any]) -> tuple[str, Tensor]:
     try:
-        name, dtype, shape, offset = entry
+        name, dtype, shape, offset, file = entry
         sizes = [int(number) for number in shape]
+        memory, first = places[int(file)]
         element, at = _DTYPES[dtype], first + int(offset)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StagedFileError(f"a tensor is described by {entry!r}") from error
     count = math.prod(sizes)
-    fits = at + count * element.itemsize <= size
-    if min([0, *sizes, int(offset)]) < 0 or not fits or at % element.itemsize:
+    fits = at + count * element.itemsize <= len(memory)
+    if min([0, *sizes, int(offset), int(file)]) < 0 or not fits or at % element.itemsize:
         raise StagedFileError(f"{name!r} lies outside the file: {sizes} at {offset}")
     if not count:
         return str(name), torch.empty(sizes, dtype=element)
