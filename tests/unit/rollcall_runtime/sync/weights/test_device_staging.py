@@ -18,8 +18,9 @@ from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.engine import HOST, Role, SyncSettings
 from rollcall_runtime.sync.engines.gloo import GlooEngine
 from rollcall_runtime.sync.errors import CatchUpError, ExhaustedError, StagingError
-from rollcall_runtime.sync.memory.buffers import FlatBuffer
+from rollcall_runtime.sync.memory.buffers import FlatBuffer, HostBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
+from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer
 from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
@@ -297,12 +298,25 @@ def test_a_rollout_stages_where_its_model_is_if_weights_can_arrive_there(
 ) -> None:
     monkeypatch.setattr(agent, "device_allocator", lambda device: _MEMORIES[device]())
     parts: Any = SimpleNamespace(
-        engine=SimpleNamespace(device=model),
+        engine=SimpleNamespace(device=model, reads_shared_memory=False),
         sync=SimpleNamespace(engine=SimpleNamespace(buffer_devices=buffer_devices)),
     )
     stage = agent.make_stage(sync_of(**sync), parts)
     with stage.staging(version(1), on_host().manifest, timeout=0) as buffer:
         assert buffer.device == place
+
+
+@pytest.mark.parametrize(("reads", "kind"), [(True, SharedBuffer), (False, HostBuffer)])
+def test_it_stages_in_shared_memory_if_another_process_reads_there(
+    reads: bool, kind: type[FlatBuffer]
+) -> None:
+    parts: Any = SimpleNamespace(
+        engine=SimpleNamespace(device="cpu", reads_shared_memory=reads),
+        sync=SimpleNamespace(engine=SimpleNamespace(buffer_devices=HOST)),
+    )
+    stage = agent.make_stage(sync_of(), parts)
+    with stage.staging(version(1), on_host().manifest, timeout=0) as buffer:
+        assert type(buffer) is kind
 
 
 def sync_of(**changes: object) -> WeightSyncConfig:
