@@ -36,6 +36,22 @@ def _find_kernel() -> Callable[..., Any] | None:
 _kernel = _find_kernel()
 
 
+def lack(*, device: str, two_byte_numbers: bool) -> str:
+    """Why a trainer on `device` (a torch device type) does without the kernel; empty if it may not.
+
+    The heads of its model may still be too wide, or not wide enough.
+    """
+    if torch.are_deterministic_algorithms_enabled():
+        return "its gradients are not the same bits each time, as algorithm.deterministic has them"
+    if device != "cuda":
+        return "torch's kernel for several sequences needs a GPU"
+    if not two_byte_numbers:
+        return "torch's kernel for several sequences needs precision: bf16"
+    if _kernel is None:
+        return f"torch {torch.__version__} has no kernel for several sequences that fits"
+    return ""
+
+
 def is_usable(query: Tensor, *, dropout: float) -> bool:
     """Whether the kernel computes this; its gradients are not the same bits each time."""
     rows, _, _, width = query.shape

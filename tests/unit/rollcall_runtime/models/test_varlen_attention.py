@@ -91,10 +91,35 @@ def test_it_is_used_for_packed_rows_of_two_byte_numbers_on_a_gpu_alone() -> None
     assert not usable(OnGpu(1, 4, 99, 128), dropout=0.1)
 
 
+@pytest.mark.parametrize(
+    ("device", "two_byte_numbers", "why"),
+    [
+        ("cuda", True, ""),
+        ("cpu", True, "needs a GPU"),
+        ("npu", True, "needs a GPU"),
+        ("cuda", False, "needs precision: bf16"),
+    ],
+)
+def test_it_is_said_why_a_trainer_does_without_it(
+    device: str, two_byte_numbers: bool, why: str
+) -> None:
+    found = varlen_attention.lack(device=device, two_byte_numbers=two_byte_numbers)
+    assert found.endswith(why)
+    assert bool(found) == bool(why)
+
+
+def test_a_torch_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(varlen_attention, "_kernel", None)
+    found = varlen_attention.lack(device="cuda", two_byte_numbers=True)
+    assert found == f"torch {torch.__version__} has no kernel for several sequences that fits"
+
+
 def test_where_bits_must_be_the_same_each_time_it_is_not_used() -> None:
     torch.use_deterministic_algorithms(mode=True)
     try:
         assert not usable(OnGpu(1, 4, 99, 128))
+        found = varlen_attention.lack(device="cuda", two_byte_numbers=True)
+        assert "algorithm.deterministic" in found
     finally:
         torch.use_deterministic_algorithms(mode=False)
 

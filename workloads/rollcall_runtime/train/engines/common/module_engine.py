@@ -5,6 +5,7 @@ How it is sharded is the derived engine's, and how weights leave it if it shards
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -22,6 +23,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from rollcall_protocol.train_settings import ADAPTER
+from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.model_parts import (
     attention_heads,
     layers,
@@ -60,6 +62,8 @@ if TYPE_CHECKING:
     from rollcall_runtime.train.train_batch import TrainBatch
     from rollcall_runtime.train.train_engine import EngineSetup, WeightInfo, WeightShard
     from rollcall_runtime.train.train_loss import ModelOutput
+
+log = logging.getLogger(__name__)
 
 _OPTIMIZER = "optimizer"
 
@@ -109,6 +113,7 @@ class ModuleEngine(MicrobatchedEngine):
         weights = source.weights(head=head, seed=seed)
         if settings.packing:
             prepare_row_layouts(model)
+            self._say_how_it_attends()
         if settings.context_parallel > 1:
             self._share_positions(model)
         if settings.lora_rank:
@@ -132,6 +137,14 @@ class ModuleEngine(MicrobatchedEngine):
         if self.setup.optimizer is not None:
             self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
         self._placement = StatePlacement(self.setup.ranks.device)
+
+    def _say_how_it_attends(self) -> None:
+        why = varlen_attention.lack(
+            device=self.setup.ranks.device.type,
+            two_byte_numbers=self.setup.settings.precision == "bf16",
+        )
+        how = f"one sequence after the other: {why}" if why else "all sequences at once"
+        log.info("attention of packed rows computes %s", how)
 
     def _share_positions(self, model: nn.Module) -> None:
         """Collective. Have `context_parallel` successive ranks compute the same rows together."""
