@@ -1,4 +1,4 @@
-"""Snapshots of weights on the device: whole, and how fast within it and to the host."""
+"""Snapshots of weights on the device: whole, and how fast they are copied and checked there."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import torch
 
 from hack.first_contact.step import Figures, run
+from rollcall_runtime.sync.bucket_checks import wrong_buckets
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from tests.unit.rollcall_runtime.sync.staging_memory import torch_memory
@@ -15,6 +16,7 @@ from tests.unit.rollcall_runtime.sync.staging_memory import torch_memory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from rollcall_protocol.wire.weight_manifest import WeightManifest
     from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
 
 _Made = TypeVar("_Made")
@@ -25,7 +27,9 @@ SECONDS = 60.0
 
 
 def snapshots(device: str) -> Figures:
-    """AssertionError if a snapshot differs from one of the same weights in host memory."""
+    """AssertionError if a snapshot differs from one of the same weights in host memory, or if its
+    checksums do.
+    """
     nbytes = SIZES.get(device, ON_DEVICES)
     memory, place = _memory(device), "cpu" if device == "cpu" else device
     torch.manual_seed(1)
@@ -43,16 +47,32 @@ def snapshots(device: str) -> Figures:
         found, seconds = _timed(draft.finish)
         digests.append(seconds)
         found.release()
+    summed, seconds_to_sum = _sums(on_device, weights)
     here, seconds_to_host = _timed(lambda: both.take(weights, timeout=SECONDS).finish())
     expected = plain.take([(n, t.cpu()) for n, t in weights], timeout=SECONDS).finish()
     assert here.manifest == expected.manifest, "the bytes on the device are others"
     assert bytes(_host(here)[:BUCKET]) == bytes(_host(expected)[:BUCKET])
+    assert wrong_buckets(expected.buffer, summed) == [], "a CPU has other sums of the same bytes"
     return {
         "gigabytes": nbytes / 1e9,
         "take_gigabytes_per_second": round(nbytes / min(takes) / 1e9, 1),
         "digest_gigabytes_per_second": round(nbytes / min(digests) / 1e9, 1),
+        "sums_gigabytes_per_second": round(nbytes / seconds_to_sum / 1e9, 1),
         "to_host_with_digest_gigabytes_per_second": round(nbytes / seconds_to_host / 1e9, 1),
     }
+
+
+def _sums(
+    taker: Snapshotter, weights: list[tuple[str, torch.Tensor]]
+) -> tuple[WeightManifest, float]:
+    """A manifest with checksums that the device computed, and the best of three times."""
+    taker.cheap, times = True, []
+    for _ in range(3):
+        draft = taker.take(weights, timeout=SECONDS)
+        found, seconds = _timed(draft.finish)
+        times.append(seconds)
+        found.release()
+    return found.manifest, min(times)
 
 
 def _memory(device: str) -> DeviceAllocator:
