@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from vllm import LLM, SamplingParams
+from vllm.lora.request import LoRARequest
 
 from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
 
@@ -91,6 +92,10 @@ class ServedModel:
     def finish(self) -> None:
         self._llm.collective_rpc("finish_weight_update")
         self._updating = False
+
+    def adapt(self, folder: Path, *, number: int) -> None:
+        """Load the adapter in `folder` beside those that are there."""
+        self._llm.llm_engine.add_lora(LoRARequest(f"adapter-{number}", number, str(folder)))
 
     def sleep_and_wake(self) -> None:
         self._llm.sleep(level=1)

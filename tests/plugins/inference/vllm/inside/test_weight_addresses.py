@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from vllm.model_executor.layers import utils
 
 from tests.plugins.inference.vllm.inside.conftest import MADE
@@ -38,8 +39,10 @@ def weights(model: nn.Module) -> dict[str, Tensor]:
     found: dict[str, Tensor] = dict(model.named_parameters(remove_duplicate=False))
     found |= dict(model.named_buffers(remove_duplicate=False))
     for name, module in model.named_modules():
-        own = {at: value for at, value in vars(module).items() if isinstance(value, torch.Tensor)}
-        found |= {f"{name}.{at}": value for at, value in own.items()}
+        for at, value in vars(module).items():
+            several = value if isinstance(value, tuple) else (value,)
+            own = [tensor for tensor in several if isinstance(tensor, torch.Tensor)]
+            found |= {f"{name}.{at}.{number}": tensor for number, tensor in enumerate(own)}
     return {name: tensor for name, tensor in found.items() if tensor.numel()}
 
 
@@ -138,6 +141,35 @@ def test_a_graph_outlasts_sleep(versions: tuple[ServedModel, list[Digests]]) -> 
     served.sleep_and_wake()
     update(served, 1)
     assert served.ask(partial(replay, graph)) == [fresh[1]]
+
+
+def test_adapters_come_into_memory_that_is_there_and_change_nothing_else(tmp_path: Path) -> None:
+    make = MADE["tied"]
+    make(0).save_pretrained(tmp_path / "model")
+    more = {"enable_lora": True, "max_lora_rank": 8, "max_loras": 2}
+    served = ServedModel(tmp_path / "model", first=make(0), second=make(1), **more)
+    try:
+        (graph,) = served.ask(capture)
+        slots = {name for name in graph if "lora" in name}
+        assert slots
+        (before,) = served.ask(partial(replay, graph))
+        for number in (1, 2):
+            write_adapter(tmp_path / str(number), make(0), seed=number)
+            served.adapt(tmp_path / str(number), number=number)
+            assert served.ask(capture) == [graph]
+            (after,) = served.ask(partial(replay, graph))
+            changed = {name for name in graph if after[name] != before[name]}
+            assert changed
+            assert changed <= slots
+            before = after
+    finally:
+        served.close()
+
+
+def write_adapter(folder: Path, model: Any, *, seed: int) -> None:
+    torch.manual_seed(seed)
+    config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    get_peft_model(model, config).save_pretrained(folder)
 
 
 def test_on_all_ranks_what_is_not_packed_stays_where_it_is(
