@@ -376,9 +376,10 @@ AGENT_SETTINGS = frozenset({"concurrency"})
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """Settings of the rollouts of one pool."""
+    """Settings of the rollouts of one pool; `accelerators` are those that a container asks for."""
 
     pool: str
     sync_group: str
     engine: EngineRef
     drain_timeout: float
+    accelerators: dict[str, int] = field(default_factory=dict)

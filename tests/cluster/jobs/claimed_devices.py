@@ -49,6 +49,7 @@ def offered(kubectl: Kubectl, nodes: list[str]) -> Iterator[None]:
             write = f"cat > /run/{_PROGRAM}.conf <<'END'\n{admin}\nEND"
             engine.docker("exec", node, "sh", "-c", write)
             command = f"exec {_PROGRAM} kubelet-plugin --kubeconfig=/run/{_PROGRAM}.conf"
+            engine.docker("exec", node, "mkdir", "--parents", f"/var/lib/kubelet/plugins/{_DRIVER}")
             start = f"{command} --node-name={node} > /var/log/{_PROGRAM}.log 2>&1"
             engine.docker("exec", "--detach", node, "sh", "-c", start)
         wait_for(
@@ -59,6 +60,7 @@ def offered(kubectl: Kubectl, nodes: list[str]) -> Iterator[None]:
         yield
     finally:
         for node in nodes:
-            end = f"pkill --full '{_PROGRAM} kubelet-plugin'; rm -f /run/{_PROGRAM}.conf"
+            # In brackets, so that the pattern is not found in this shell's own command.
+            end = f"pkill --full '[k]ubelet-plugin --kubeconfig'; rm --force /run/{_PROGRAM}.conf"
             engine.docker("exec", node, "sh", "-c", end)
         kubectl.run("delete", "deviceclass", CLASS, "--ignore-not-found")

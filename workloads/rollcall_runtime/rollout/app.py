@@ -29,6 +29,7 @@ from rollcall_runtime.tasks.environments.environment_process import EnvironmentP
 from rollcall_runtime.tasks.reward_process import RewardScorer
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
+from rollcall_runtime.worker.devices import check_seen
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import RolloutEnvironment, new_member
 from rollcall_runtime.worker.errors import SpecError
@@ -53,6 +54,7 @@ def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
 
 async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
     job = environment.job
+    check_seen(environment.pool.accelerators)
     engine = _inference_engine(environment)
     directory = open_model(job.model).directory
     stop = job.reward_errors.on_error != "Zero"

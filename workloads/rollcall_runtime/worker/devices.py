@@ -48,11 +48,8 @@ def device_of(role: str, *, asked: str, accelerators: Mapping[str, int]) -> str:
     found = worker_device()
     if found != CPU:
         return found
-    wanted = " and ".join(f"{n} {name}" for name, n in accelerators.items())
-    if wanted:
-        problem = f"the {role}'s container asks for {wanted}, and {_seen_by()} sees none"
-        remedy = "check the node's driver and that the image is built for this kind of device"
-        raise SpecError(f"spec.{role}.template", f"{problem}; {remedy}")
+    if accelerators:
+        raise _none_seen(f"spec.{role}.template", role, accelerators)
     built = "" if os.environ.get(pod_contract.LOCAL) else _built_for()
     if built:
         raise SpecError(
@@ -63,6 +60,12 @@ def device_of(role: str, *, asked: str, accelerators: Mapping[str, int]) -> str:
     return CPU
 
 
+def check_seen(accelerators: Mapping[str, int]) -> None:
+    """SpecError if a rollout's container asks for accelerators and this process sees none."""
+    if accelerators and worker_device() == CPU:
+        raise _none_seen("spec.template", "rollout", accelerators)
+
+
 def worker_device() -> str:
     """The torch device type of this worker's accelerator, "cpu" without one."""
     import torch  # noqa: PLC0415 - `own_device` is called by a process that does without it
@@ -71,6 +74,13 @@ def worker_device() -> str:
         return CPU
     found = torch.accelerator.current_accelerator()
     return CPU if found is None else found.type
+
+
+def _none_seen(field: str, role: str, accelerators: Mapping[str, int]) -> SpecError:
+    wanted = " and ".join(f"{n} {name}" for name, n in accelerators.items())
+    problem = f"the {role}'s container asks for {wanted}, and {_seen_by()} sees none"
+    remedy = "check the node's driver and that the image is built for this kind of device"
+    return SpecError(field, f"{problem}; {remedy}")
 
 
 def _seen_by() -> str:

@@ -153,6 +153,7 @@ def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:
         spec,
         pool=name,
         drain_timeout=float(spec.drain.timeout_seconds),
+        accelerators=trainer_ranks.accelerators(spec.template, labels.ROLLOUT),
     )
 
 

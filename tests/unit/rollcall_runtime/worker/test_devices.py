@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from rollcall_runtime.worker import devices
-from rollcall_runtime.worker.devices import choose_device, device_of, own_device
+from rollcall_runtime.worker.devices import check_seen, choose_device, device_of, own_device
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -92,6 +92,20 @@ def test_another_workers_error_names_its_own_section(machine: pytest.MonkeyPatch
     ):
         device_of("reference", asked="auto", accelerators={})
     assert device_of("reference", asked="cpu", accelerators={}) == "cpu"
+
+
+def test_a_rollout_that_asks_for_accelerators_and_sees_none_fails(
+    machine: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        check_seen({"huawei.com/Ascend910": 1})
+    assert str(caught.value).startswith(
+        "spec.template: the rollout's container asks for 1 huawei.com/Ascend910, and this process "
+        "sees none; check the node's driver"
+    )
+    check_seen({})
+    has_gpu(machine)
+    check_seen({"nvidia.com/gpu": 1})
 
 
 @pytest.mark.parametrize(
