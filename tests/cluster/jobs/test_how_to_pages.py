@@ -79,8 +79,13 @@ def claim(name: str) -> dict[str, Any]:
     }
 
 
-def fill_models(kubectl: Kubectl, folder: str, tmp_path: Any) -> None:
-    """Put a tiny model and prompts on the volume `models`, as step 2 of a page says."""
+def fill_models(
+    kubectl: Kubectl, folder: str, tmp_path: Any, *, selector: dict[str, str] | None = None
+) -> None:
+    """Put a tiny model and prompts on the volume `models`, as step 2 of a page says.
+
+    The volume is one of the node that `selector` names.
+    """
     create_model(kubectl, tmp_path / "model")
     prompts = json.dumps({"prompt": "a", "answer": "a"})
     copy = f"cp -rL /given {MODELS}/{folder} && echo '{prompts}' > {MODELS}/prompts.jsonl"
@@ -90,6 +95,7 @@ def fill_models(kubectl: Kubectl, folder: str, tmp_path: Any) -> None:
         "metadata": {"name": "fill"},
         "spec": {
             "restartPolicy": "Never",
+            "nodeSelector": selector or {},
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": 65532,
@@ -154,7 +160,9 @@ def test_a_job_on_gpus_runs_until_it_finds_none(
     (job,) = page("gpus")
     (container,) = pod_specs(job)[1]["containers"]
     container["image"] = f"{PREFIX}/worker-vllm:{TAG}"
-    fill_models(kubectl, "qwen3-4b", tmp_path)
+    # Not all nodes have that image.
+    selector = {"kubernetes.io/hostname": vllm_nodes[0]} if vllm_nodes else {}
+    fill_models(kubectl, "qwen3-4b", tmp_path, selector=selector)
     kubectl.apply(claim("qwen-checkpoints"))
     check_no_device(kubectl, job, "4 nvidia.com/gpu", "1 nvidia.com/gpu")
     shared = kubectl.get("pod", "qwen-trainer-0")["spec"]["volumes"]
