@@ -389,6 +389,13 @@ def test_a_rollout_reads_its_pool_from_its_environment() -> None:
     assert (config.pool, config.engine.name, config.drain_timeout) == ("bad-cpu", "tiny", 30.0)
 
 
+def test_a_rollout_reads_the_accelerators_that_it_asks_for() -> None:
+    resources = "spec.rollouts[0].template.spec.containers[0].resources"
+    child = deployment({f"{resources}.limits": {"nvidia.com/gpu": 2}})
+    config = decode(PoolConfig, json.loads(variables(child)[pod_contract.POOL_CONFIG]))
+    assert config.accelerators == {"nvidia.com/gpu": 2}
+
+
 def test_a_rollout_has_a_gate_and_time_to_drain() -> None:
     spec = pod_spec(deployment({"spec.rollouts[0].drain.timeoutSeconds": 120}))
     assert spec["readinessGates"] == [{"conditionType": pod_contract.READINESS_GATE}]
