@@ -42,7 +42,7 @@ class Receiver:
     def __init__(self, engine: InferenceEngine) -> None:
         self._receiver = WeightReceiver(
             engine=engine,
-            stage=StagingArea(),
+            stage=StagingArea(shared=engine.reads_shared_memory),
             served=ServedVersions(),
             settings=WeightReceiverSettings(PauseMode.KEEP, stage_timeout=60, commit_timeout=120),
             metrics=rollout_metrics(),
