@@ -157,10 +157,10 @@ class WeightSyncSpec(Model):
     which takes weights back."""
     verify: Literal["Checksum", "Digest"] = "Checksum"
     """How a rollout knows that it received what the trainer sent. Checksum: by XXH3 checksums with
-    a random seed, or sums in the device's memory, which cost little beside the transfer. Digest: by
-    BLAKE3 digests, which nobody can deceive. What a rollout fetches from another one that it joins
-    is always compared with digests, and so are all versions with engine store, with delta, with
-    staging: Streamed and with trainer.recoverFrom: Rollouts."""
+    a random seed, or by sums in the device's memory, which cost little beside the transfer. Digest:
+    by BLAKE3 digests, for which other bytes cannot be made. What a rollout fetches from another
+    rollout is always compared with digests, and so are all versions with engine store, with delta,
+    with staging: Streamed and with trainer.recoverFrom: Rollouts."""
     delta: DeltaSpec = nested(DeltaSpec)
     profile: ProfileSpec = nested(ProfileSpec)
 

@@ -169,7 +169,7 @@ def test_adapters_come_into_memory_that_is_there_and_change_nothing_else(tmp_pat
 def write_adapter(folder: Path, model: Any, *, seed: int) -> None:
     torch.manual_seed(seed)
     config = LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
-    get_peft_model(model, config).save_pretrained(folder)
+    get_peft_model(model, config).save_pretrained(str(folder))
 
 
 def test_on_all_ranks_what_is_not_packed_stays_where_it_is(
