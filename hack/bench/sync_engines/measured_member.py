@@ -77,7 +77,7 @@ class MeasuredMember(members.GroupMember):
             spare_bytes=0,
             memory=self._device,
             keep=frozenset() if self._memory is not None else HOST,
-            cheap=not self._engine.needs_digests,
+            cheap=self._cheap,
         )
         for _ in range(2):  # faults the pages in, and fills both buffers
             self.take_snapshot()

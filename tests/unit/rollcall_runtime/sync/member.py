@@ -114,6 +114,11 @@ class GroupMember:
             raise RuntimeError("the engine is not open")
         return self._opened
 
+    @property
+    def _cheap(self) -> bool:
+        """Whether checksums do for the engine, if one is open."""
+        return self._opened is None or not self._opened.needs_digests
+
     def open(
         self,
         engine: str,
@@ -156,7 +161,7 @@ class GroupMember:
             bucket_bytes=bucket_bytes,
             buffers=2,
             memory=self._memory,
-            cheap=not self._engine.needs_digests,
+            cheap=self._cheap,
         )
         self._snapshot = self._snapshotter.take(odd_tensors(seed, megabytes), timeout=1).finish()
         return self._snapshot.manifest
