@@ -3,6 +3,7 @@
 Each message reads `path: what is wrong; what to do`.
 """
 
+import re
 import ssl
 from collections.abc import Iterator
 from typing import Any, TypeVar
@@ -119,13 +120,17 @@ _TAKEN = (
 )
 
 
+_PYTHONS_OWN_LINE = re.compile(r" \(_ssl\.c:\d+\)$")
+
+
 def tls_errors(spec: TlsSpec) -> Iterator[str]:
     """Whether the certificates of authorities can be read."""
     if spec.ca_bundle is not None:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=spec.ca_bundle)
         except (ssl.SSLError, ValueError) as error:
-            yield f"spec.tls.caBundle: cannot be read as certificates (PEM): {error}"
+            why = _PYTHONS_OWN_LINE.sub("", str(error))
+            yield f"spec.tls.caBundle: cannot be read as certificates (PEM): {why}"
 
 
 def name_errors(spec: RLJobSpec, job: str, pool: str) -> Iterator[str]:

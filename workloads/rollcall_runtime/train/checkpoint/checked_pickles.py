@@ -7,6 +7,7 @@ it reads both as they are: a process that can write to the volume could run code
 from __future__ import annotations
 
 import pickle  # noqa: TID251 - an Unpickler that finds a fixed set of classes
+from enum import Enum, EnumType
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import torch
@@ -78,12 +79,22 @@ def metadata_problem(path: Path) -> str:
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):
+            return _member_of
         known = name in _CLASSES.get(module, ())
         if module == "torch":
             known = name == "Size" or isinstance(getattr(torch, name, None), torch.dtype)
         if not known:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which is no part of metadata")
         return super().find_class(module, name)
+
+
+def _member_of(kind: Any, name: str) -> Enum:
+    """A member of an enumeration, which Python 3.11.2 pickles as an attribute of its class."""
+    if not isinstance(kind, EnumType) or name not in kind.__members__:
+        raise pickle.UnpicklingError(f"it reads the attribute {name} of {kind}")
+    member: Enum = kind.__members__[name]
+    return member
 
 
 def _load(file: IO[bytes]) -> contents.Metadata:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint import metadata as contents
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train.checkpoint import files
-from rollcall_runtime.train.checkpoint.checked_pickles import metadata_problem
+from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader, metadata_problem
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer
 from rollcall_runtime.train.checkpoint.distributed_save import check_same_tensors, load_tensors
 from tests.unit.rollcall_runtime.train.checkpoint.test_checkpointer import saved
@@ -51,6 +52,39 @@ def test_tensors_and_plain_values_come_back(tmp_path: Path) -> None:
     assert torch.equal(found["actor"].pop("w"), values.pop("w"))
     assert found["actor"] == values
     assert metadata_problem(tmp_path) == ""
+
+
+class Attribute:
+    """A pickle of this reads an attribute when it is loaded, as Python 3.11.2 pickles an Enum."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self._owner, self._name = owner, name
+
+    def __reduce__(self) -> Any:
+        return getattr, (self._owner, self._name)
+
+
+def test_a_member_of_an_enumeration_may_be_read_as_its_attribute(tmp_path: Path) -> None:
+    write(tmp_path, {"w": torch.zeros(3)})
+    member = Attribute(contents._MEM_FORMAT_ENCODING, "TORCH_CONTIGUOUS_FORMAT")
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(contents.Metadata({}, storage_data=member)))
+    found = MetadataReader(tmp_path).read_metadata()
+    assert found.storage_data is contents._MEM_FORMAT_ENCODING.TORCH_CONTIGUOUS_FORMAT
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (contents.Metadata, "__init__"),
+        (contents._MEM_FORMAT_ENCODING, "__class__"),
+        (contents._MEM_FORMAT_ENCODING, "mro"),
+        (torch.float32, "is_floating_point"),
+    ],
+)
+def test_no_other_attribute_is_read(tmp_path: Path, owner: object, name: str) -> None:
+    write(tmp_path, {"w": torch.zeros(3)})
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(Attribute(owner, name)))
+    assert f"it reads the attribute {name} of" in metadata_problem(tmp_path)
 
 
 def test_metadata_that_would_run_code_is_named_and_does_not_run(tmp_path: Path) -> None:
