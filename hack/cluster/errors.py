@@ -16,7 +16,7 @@ _ADVICE = (
         r"The connection to the server .* was refused",
         "see that the cluster which your kubeconfig names runs, then run it again",
     ),
-    (r"(?i)no space left on device", "free some disk (27 GB are needed), then run it again"),
+    (r"(?i)no space left on device", "free some disk (38 GB are needed), then run it again"),
     (
         (
             r"(?i)could not resolve|temporary failure (in name|resolving)|no such host"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 PAGE = RUNS.parents[1] / "measurements.md"
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Weight sync": ("sync", "shards", "killed-receiver"),
+    "Weight sync": ("sync", "checks", "shards", "killed-receiver"),
     "Recovery": ("recovery", "soak"),
     "Training": ("local-jobs", "algorithms"),
     "Language models": ("vllm-updates", "language-model", "demo-llm"),
