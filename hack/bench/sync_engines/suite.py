@@ -50,18 +50,13 @@ def run(
         raise ValueError(f"engine {engine.name!r} sends all buckets to every receiver")
     load = replace(load, config=_placed(load.config, folder))
     try:
-        figures, details = _run(load, folder, kill_member=kill_member, naive=naive, parts=parts)
-        if checks:
-            with load.start_processes(_new(folder, "checks")) as processes:
-                timings = check_costs.measure(BenchGroup(load, processes))
-            figures |= check_costs.report(timings, load.nbytes)
+        return _run(load, folder, kill_member=kill_member, naive=naive, parts=parts, checks=checks)
     except (SyncError, TimeoutError) as error:
         raise RuntimeError(f"{load.engine}: {type(error).__name__}: {error}") from error
-    return figures, details
 
 
 def _run(
-    load: BenchCase, folder: Path, *, kill_member: bool, naive: bool, parts: int
+    load: BenchCase, folder: Path, *, kill_member: bool, naive: bool, parts: int, checks: bool
 ) -> tuple[Figures, Figures]:
     with load.start_processes(_new(folder, "throughput")) as processes:
         rounds, correct = throughput.measure(BenchGroup(load, processes))
@@ -73,6 +68,10 @@ def _run(
         figures |= shard_transfer.report(turns, count=parts, nbytes=load.nbytes)
         figures["verified"] = figures["verified"] and turns.correct
         details |= shard_transfer.details(turns)
+    if checks:
+        with load.start_processes(_new(folder, "checks")) as processes:
+            timings = check_costs.measure(BenchGroup(load, processes))
+        figures |= check_costs.report(timings, load.nbytes)
     if kill_member:
         with load.start_processes(_new(folder, "recovery")) as processes:
             scene = recovery.KillTrials(BenchGroup(recovery.survivors(load), processes), processes)

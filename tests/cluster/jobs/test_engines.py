@@ -9,6 +9,7 @@ from hack.cluster.examples import example
 from hack.cluster.kubectl import Kubectl
 from hack.demo.job_progress import JobWatcher
 from tests.cluster.jobs import deadlines
+from tests.cluster.jobs.tiny_qwen3 import claim
 
 JOB = "reverse"
 STEPS = 12
@@ -22,16 +23,6 @@ GROUPS: dict[str, tuple[str, dict[str, Any]]] = {
     "nixl": ("nixl", {}),
     "ray": ("ray", {}),
     "store": ("store", {"url": f"file://{STORE}"}),
-}
-
-CLAIM = {
-    "apiVersion": "v1",
-    "kind": "PersistentVolumeClaim",
-    "metadata": {"name": "weights"},
-    "spec": {
-        "accessModes": ["ReadWriteOnce"],
-        "resources": {"requests": {"storage": "1Gi"}},
-    },
 }
 
 
@@ -60,7 +51,7 @@ def job_with_every_engine() -> dict[str, Any]:
 @pytest.mark.slow
 @pytest.mark.timeout(deadlines.WHOLE_TEST)
 def test_versions_travel_between_pods_with_every_engine(kubectl: Kubectl) -> None:
-    kubectl.apply(CLAIM)
+    kubectl.apply(claim("weights"))
     kubectl.apply(job_with_every_engine())
     seen = JobWatcher(kubectl, JOB).until(
         lambda s: s.phase == "Succeeded", seconds=deadlines.LEARNED

@@ -19,7 +19,7 @@ from hack.demo.job_progress import JobWatcher
 from rollcall_protocol import pod_contract
 from tests.cluster.jobs import deadlines
 from tests.cluster.jobs.claimed_devices import TEMPLATE, VARIABLE, claim_template, offered
-from tests.cluster.jobs.tiny_qwen3 import create_model, pod_specs
+from tests.cluster.jobs.tiny_qwen3 import claim, create_model, pod_specs
 from tests.unit.docs.how_to_pages import HOW_TO, manifests
 
 DEVICES = {"nvidia.com/gpu": "8", "huawei.com/Ascend910": "16", "rdma/hca": "8"}
@@ -65,18 +65,6 @@ def page(name: str) -> list[dict[str, Any]]:
 
 def _lent(pool: dict[str, Any]) -> list[dict[str, Any]]:
     return [pool["spec"]["template"]["spec"]]
-
-
-def claim(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }
 
 
 def fill_models(

@@ -55,12 +55,12 @@ def create_config_map(kubectl: Kubectl, name: str, files: Iterable[Path]) -> Non
     kubectl.run("create", "--filename", "-", text=json.dumps(config_map))
 
 
-def claim() -> dict[str, Any]:
-    """The claim of TRAINED, for models that some pods write and others read."""
+def claim(name: str = TRAINED.name) -> dict[str, Any]:
+    """A claim of 1 GiB; by default that of TRAINED, which some pods write and others read."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {"name": TRAINED.name},
+        "metadata": {"name": name},
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}},

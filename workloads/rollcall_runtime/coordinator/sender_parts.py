@@ -102,7 +102,7 @@ class SenderParts:
         return tuple(digest for digests in found if digests for digest in digests)
 
     def digests_arrived(self, member: MemberId, message: PartDigests) -> None:
-        """A rank answers; what nobody waits for is ignored."""
+        """A rank answers; an answer that no `digests` waits for is ignored."""
         asked = self._digests.get((message.version, self._ranks.get(member, 0)))
         if asked is not None and not asked.done():
             asked.set_result(message.digests)

@@ -12,7 +12,7 @@ from rollcall_runtime.sync.checksums import (
     seed_of,
     sums_of,
 )
-from rollcall_runtime.sync.digests import DigestBuilder, bucket_digests, digest_of
+from rollcall_runtime.sync.digests import DigestBuilder, bucket_digests
 from rollcall_runtime.sync.memory.buffers import Buffer, FlatBuffer
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer
 
@@ -48,13 +48,13 @@ class ArrivingBuckets:
 
 def wrong_buckets(buffer: Buffer, manifest: WeightManifest) -> list[int]:
     """The buckets in `buffer` that are not what the manifest says."""
-    return [
-        bucket
-        for bucket, ((start, end), expected) in enumerate(
-            zip(manifest.buckets(), manifest.digests, strict=True)
-        )
-        if _same_kind(buffer, start, end, manifest.check, expected) != expected
-    ]
+    there = ArrivingBuckets(buffer, manifest, longest=manifest.bucket_bytes)
+    wrong = []
+    for bucket, (start, end) in enumerate(manifest.buckets()):
+        there.arrived(bucket, start, end)
+        if not there.is_right(bucket):
+            wrong.append(bucket)
+    return wrong
 
 
 def check_buckets(
@@ -117,15 +117,6 @@ def _read_device(
 
 def _builder(check: BucketCheck, expected: str) -> DigestBuilder | ChecksumBuilder:
     return DigestBuilder() if check is BucketCheck.BLAKE3 else ChecksumBuilder(seed_of(expected))
-
-
-def _same_kind(buffer: Buffer, start: int, end: int, check: BucketCheck, expected: str) -> str:
-    if check is BucketCheck.SUMS:
-        return sums_of(_tensor(buffer, start, end), seed_of(expected))
-    data = buffer.read(start, end, buffer.scratch(end - start))
-    if check is BucketCheck.BLAKE3:
-        return digest_of(data)
-    return checksum_of(data, seed_of(expected))
 
 
 def _tensor(buffer: Buffer, start: int, end: int) -> torch.Tensor:

@@ -1,8 +1,8 @@
 """Checksums of a bucket, which cost little beside its transfer and find what happens by accident.
 
-Each has a random seed, which members alone know, and which stands before it in the manifest: nobody
-else can prepare other bytes of the same checksum. A member could: what comes from a donor, a disk
-or a store has BLAKE3 digests (see `digests`).
+Before each stands its random seed, which the manifest tells members alone: an outsider cannot
+prepare other bytes of the same checksum. A member could: what comes from a donor, a disk or a store
+has BLAKE3 digests (see `digests`).
 
 XXH3 (https://github.com/Cyan4973/xxHash) is for host memory. Sums are for the memory of a device:
 tensor operations compute them where the bytes are. They are those of multilinear hashing (Carter,

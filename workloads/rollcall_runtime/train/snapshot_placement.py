@@ -1,11 +1,12 @@
 """The trainer's snapshots: what `weightSync.staging`, `dtype` and `verify` mean on this worker."""
 
 import logging
+from functools import partial
 
 import torch
 
 from rollcall_protocol.job_config import JobConfig, WeightSyncConfig
-from rollcall_runtime.sync.engine import HOST
+from rollcall_runtime.sync.engine import HOST, SyncEngine
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
 from rollcall_runtime.sync.registry import engine_class
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
@@ -41,9 +42,9 @@ def has_cheap_checks(job: JobConfig, *, device: str) -> bool:
     rollouts. SpecError for an unknown engine.
     """
     sync = job.weight_sync
-    engines = [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
     kept = sync.staging != STREAMED and job.recover_from != ROLLOUTS
-    members_only = sync.delta is None and not any(engine.needs_digests for engine in engines)
+    elsewhere = any(engine.needs_digests for engine in _engines(sync, device=device))
+    members_only = sync.delta is None and not elsewhere
     return sync.verify == "Checksum" and kept and members_only
 
 
@@ -59,29 +60,25 @@ def make_snapshotter(
     device type); those of float32 are sent as `dtype`, with `cheap` checks or digests. SpecError
     for an unknown engine.
     """
+    make = partial(Snapshotter, bucket_bytes=sync.bucket_bytes, dtype=dtype, cheap=cheap)
     if sync.staging == STREAMED:
-        return Snapshotter(bucket_bytes=sync.bucket_bytes, buffers=1, spare_bytes=0, dtype=dtype)
+        return make(buffers=1, spare_bytes=0)
     memory = device_allocator(device) if sync.staging == ON_DEVICE else None
     if memory is None:
         if sync.staging == ON_DEVICE:
             log.info("this worker has no accelerator: snapshots are made in host memory")
-        return Snapshotter(
-            bucket_bytes=sync.bucket_bytes, buffers=SNAPSHOTS, dtype=dtype, cheap=cheap
-        )
+        return make(buffers=SNAPSHOTS)
     keep = kept_in(sync, device=device)
     log.info(
         "snapshots are made on the %s and kept in memory of: %s",
         memory.device,
         ", ".join(sorted(keep)),
     )
-    return Snapshotter(
-        bucket_bytes=sync.bucket_bytes,
+    return make(
         buffers=SNAPSHOTS,
         memory=memory,
         keep=keep,
         device_buffers=DEVICE_SNAPSHOTS if senders == 1 else DEVICE_PARTS,
-        dtype=dtype,
-        cheap=cheap,
     )
 
 
@@ -90,7 +87,10 @@ def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:
 
     Every engine that can takes the device's. A delta is made of two versions in host memory.
     """
-    engines = [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
-    direct = [device in engine.buffer_devices for engine in engines]
+    direct = [device in engine.buffer_devices for engine in _engines(sync, device=device)]
     host = HOST if sync.delta or not all(direct) else frozenset()
     return host | frozenset({device} if any(direct) else ())
+
+
+def _engines(sync: WeightSyncConfig, *, device: str) -> list[type[SyncEngine]]:
+    return [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
