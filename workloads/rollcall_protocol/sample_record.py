@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class SampleRecord:
 
     def line(self) -> bytes:
         """ASCII JSON with a line's end."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return json.dumps(values).encode() + b"\n"
+        return json.dumps({name: getattr(self, name) for name in _READ}).encode() + b"\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +138,7 @@ def thinned(sizes: Mapping[int, int], *, most: int) -> list[int]:
 def _record(line: bytes) -> SampleRecord | None:
     try:
         value: Any = json.loads(line)
-        read = {each.name: _READ[each.name](value[each.name]) for each in fields(SampleRecord)}
-        record = SampleRecord(**read)
+        record = SampleRecord(**{name: read(value[name]) for name, read in _READ.items()})
         return record if _fits(record) else None
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None

@@ -2,8 +2,8 @@
 
 `python -m hack.bench.local_jobs [--rounds N]`; nothing else should run meanwhile. Each round is a
 run of examples/reverse.yaml of its own, from the command to its end. Times are seconds, processor
-time stands beside; ratios are within a round: to as many bare imports of torch, or to runs
-that record no responses.
+time stands beside; ratios are within a round: to as many bare imports of torch, or to blocks
+of steps that record no responses.
 """
 
 import argparse

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -36,17 +36,24 @@ E = TypeVar("E", bound=WorkerLogEvent)
 class LocalRun:
     """`home` is where the run's folder is made. Started by `with`, and ended by leaving it.
 
-    `observe` is the job's spec.observe. All times are seconds of time.time().
+    `observe` is the job's spec.observe, `trainer` another program in the place of the
+    trainer's. All times are seconds of time.time().
     """
 
-    def __init__(self, home: Path, *, observe: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        observe: Mapping[str, Any] | None = None,
+        trainer: Sequence[str] = (),
+    ) -> None:
         self._home, self._folder = home, StateFolder(home / JOB)
-        self._observe = dict(observe or {})
+        self._observe, self._trainer = dict(observe or {}), trainer
         self.environment = os.environ | {"ROLLCALL_LOCAL_HOME": str(home)}
 
     def __enter__(self) -> Self:
         manifest = self._home / "job.yaml"
-        manifest.write_text(yaml.safe_dump_all(manifests(self._observe)))
+        manifest.write_text(yaml.safe_dump_all(manifests(self._observe, self._trainer)))
         words = ["-m", "rollcall_cli.main", "local", "run", str(manifest)]
         self._log = self._home / "run.log"
         self.began = time.time()
@@ -129,10 +136,14 @@ class LocalRun:
         return at
 
 
-def manifests(observe: Mapping[str, Any]) -> list[dict[str, Any]]:
+def manifests(observe: Mapping[str, Any], trainer: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The example, which goes on for ever and has a volume for checkpoints."""
     job = yaml.safe_load((ROOT / "examples" / "reverse.yaml").read_text())
     job["spec"]["observe"] = observe
+    if trainer:
+        (container,) = job["spec"]["trainer"]["template"]["spec"]["containers"]
+        container["command"] = list(trainer)
+        container["env"].append({"name": "PYTHONPATH", "value": str(ROOT)})
     job["spec"]["algorithm"]["maxSteps"] = 1_000_000
     claim = {"persistentVolumeClaim": {"claimName": _CHECKPOINTS}}
     job["spec"]["trainer"]["checkpoint"] = {"everySteps": 20, "volume": claim}

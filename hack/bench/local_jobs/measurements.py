@@ -1,11 +1,14 @@
 """What is measured of one run, in its order."""
 
 import statistics
+import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hack.bench.local_jobs import alternating_trainer
 from hack.bench.local_jobs.child_programs import Took, answer, bare_imports
 from hack.bench.local_jobs.local_run import JOB, TRAINER, LocalRun
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep
@@ -14,6 +17,7 @@ FEW, MANY = 2, 6
 WARM_UP, REST = 20, 10  # steps
 COUNTED_STEPS, ANSWERS, KILLS = 100, 5, 3
 RECORDED = "0.05"  # share of the responses
+RECORDING_SECONDS = 240.0
 Trial = dict[str, float]
 Say = Callable[[str], None]
 
@@ -49,17 +53,16 @@ def one_round(home: Path, *, say: Say) -> dict[str, list[Trial]]:
 
 
 def recording(home: Path, *, say: Say) -> dict[str, list[Trial]]:
-    """A run that records 5 % of its responses, between two that record none."""
-    found: dict[str, list[Trial]] = {"recording": [], "not_recording": []}
-    for number, share in enumerate(("0", RECORDED, "0")):
-        place = home / str(number)
-        place.mkdir()
-        with LocalRun(place, observe={"samples": {"share": share}}) as run:
-            run.until(LoggedStep, lambda step: step.number >= WARM_UP)
-            trial = _steps(run)
-        found["recording" if share == RECORDED else "not_recording"].append(trial)
-        say(f"steps a minute with {share} recorded: {trial['a_minute']:.0f}")
-    return found
+    """A run that records 5 % of its responses, in every second block of steps."""
+    program = [sys.executable, "-m", alternating_trainer.__name__]
+    with LocalRun(home, observe={"samples": {"share": RECORDED}}, trainer=program) as run:
+        run.until(LoggedStep, lambda step: step.number >= WARM_UP)
+        time.sleep(RECORDING_SECONDS)  # to look at a growing log would take time from the job
+        ended = {step.number: step.at for step in run.logged(LoggedStep)}
+    found = alternating_trainer.ratios({n: at for n, at in ended.items() if n >= WARM_UP})
+    trial = {"blocks": float(len(found)), "ratio": statistics.median(found)}
+    say(f"steps a minute with {RECORDED} recorded: {trial['ratio']:.3f} of those without")
+    return {"recording": [trial]}
 
 
 def figures(rounds: list[dict[str, list[Trial]]]) -> dict[str, Any]:
@@ -75,14 +78,7 @@ def figures(rounds: list[dict[str, list[Trial]]]) -> dict[str, Any]:
     ):
         ratios = [each[name][0]["seconds"] / each[beside][0]["seconds"] for each in rounds]
         found[name]["ratio"] = _spread(ratios)
-    found["recording"]["ratio"] = _spread([_against_none(each) for each in rounds])
     return found
-
-
-def _against_none(trials: dict[str, list[Trial]]) -> float:
-    """Steps a minute of the run that records to those of the runs before and after it."""
-    none = statistics.mean(trial["a_minute"] for trial in trials["not_recording"])
-    return trials["recording"][0]["a_minute"] / none
 
 
 def _start(run: LocalRun) -> Trial:

@@ -19,6 +19,8 @@ from rollcall_plugins.inference.vllm.in_server.staged_file import StagedWeights,
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import torch
+
 OWN_UPDATE = "own"
 
 
@@ -80,8 +82,8 @@ class _Interrupted(list[Any]):
         make(self._phase, len(self))
 
 
-def _read(path: str) -> StagedWeights:
+def _read(path: str, device: torch.device) -> StagedWeights:
     make("read", 0)
-    staged = read(path)
+    staged = read(path, device)
     tensors: Any = _Interrupted("load", staged.tensors)
     return StagedWeights(staged.version, tensors)

@@ -19,6 +19,7 @@ from rollcall_plugins.inference.vllm.in_server import staged_file
 from rollcall_plugins.inference.vllm.server import choices
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.rollout.inference_engine import GenerationRequest
+from rollcall_runtime.sync.memory.device_allocators import device_allocator
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -35,6 +36,7 @@ Figures = dict[str, Any]
 STREAMS = 8
 SECONDS_BETWEEN_UPDATES = 5.0
 _CALL_SECONDS = 120.0
+_SECONDS_PREPARED = 1.0  # between the end of the preparation and the commit
 
 
 async def pauses(folder: Path, models: Sequence[PreTrainedModel], *, rounds: int) -> Figures:
@@ -79,7 +81,7 @@ async def _rollcalls_update(found: Served) -> tuple[float, float]:
     """Begin and end of its commit, by the clock."""
     following = found.version + 1
     await found.engine.prepare(found.weights(following), version=following)
-    await asyncio.sleep(1)
+    await asyncio.sleep(_SECONDS_PREPARED)
     began = time.monotonic()
     await found.commit()
     return began, time.monotonic()
@@ -142,14 +144,21 @@ async def updates_under_load(folder: Path, *, updates: int, tied: bool) -> Figur
 async def on_one_server(folder: Path, *, updates: int, seconds: float) -> Figures:
     """Pauses, tokens whose version is wrong, log-probabilities, and what updates cost.
 
-    For a machine on which there is time for one start of vLLM alone.
+    For a machine on which there is time for one start of vLLM alone. The second half of the updates
+    come from the card's memory, if there is one.
     """
     models = [random_model(SMALL, seed=seed, tied=True) for seed in range(2)]
     pauses, differences, rates = list[float](), list[float](), list[float]()
+    prepared: dict[str, list[float]] = {}
     async with served(folder, models) as found:
         async with load(found, streams=STREAMS, tokens=100) as running:
-            for _ in range(updates):
+            for number in range(updates):
+                if number == updates // 2:
+                    found.receive_on = device_allocator(found.engine.device)
+                place = found.receive_on.device if found.receive_on else "cpu"
+                asked = time.monotonic()
                 began, ended = await _rollcalls_update(found)
+                prepared.setdefault(place, []).append(began - asked - _SECONDS_PREPARED)
                 differences += await _differences(found)
                 pauses.append(statistics.median(running.longest_gaps(began, ended)))
             for every in (seconds, SECONDS_BETWEEN_UPDATES):
@@ -158,6 +167,10 @@ async def on_one_server(folder: Path, *, updates: int, seconds: float) -> Figure
     return {
         "updates": updates,
         "pause_ms": [round(1000 * pause, 1) for pause in pauses],
+        "prepare_ms_from": {
+            place: round(1000 * statistics.median(seconds), 1)
+            for place, seconds in prepared.items()
+        },
         "lost_requests": len(running.failures) + running.unfinished,
         "mixed_outputs": mixed,
         "logprob_max": max(differences),

@@ -17,6 +17,7 @@ from rollcall_plugins.inference.vllm.server import choices
 from rollcall_plugins.inference.vllm.serving_engine import new_tokens
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.rollout.inference_engine import GenerationRequest, NewTokens, PauseMode
+from rollcall_runtime.sync.weights.snapshots import Snapshotter
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
@@ -24,10 +25,14 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
+    from rollcall_runtime.sync.memory.device_buffers import DeviceAllocator
+    from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
+
 FAULT = "fault.json"
 """The file of faults in a server's folder."""
 ROOT = Path(__file__).parents[3]
 POSITIONS = 512
+_BUCKET = 64 << 20
 _PLUGIN = "hack.bench.vllm_updates.faulty_plugin:register"
 
 
@@ -77,17 +82,28 @@ def from_directory(directory: Path) -> list[PreTrainedModel]:
 
 
 class Served:
-    """A vLLM that serves `models` in turn: version 1 has the weights of the second, and so on."""
+    """A vLLM that serves `models` in turn: version 1 has the weights of the second, and so on.
+
+    Updates come from the host's memory, or from a device's once `receive_on` has one.
+    """
 
     def __init__(self, engine: VllmEngine, models: Sequence[PreTrainedModel]) -> None:
         self.engine, self.models = engine, models
         self.version = 0
+        self.receive_on: DeviceAllocator | None = None
+        self._received: WeightSnapshot | None = None
 
     def model(self, version: int) -> PreTrainedModel:
         return self.models[version % len(self.models)]
 
     def weights(self, version: int) -> Iterator[tuple[str, Tensor]]:
-        return self.model(version).named_parameters()
+        own = [(name, p.detach()) for name, p in self.model(version).named_parameters()]
+        if self.receive_on is None:
+            yield from own
+            return
+        taker = Snapshotter(bucket_bytes=_BUCKET, memory=self.receive_on)
+        self._received = taker.take(own, timeout=0).finish()
+        yield from self._received.tensors()
 
     async def update(self) -> None:
         """Serve the next version; `version` stays if that fails."""

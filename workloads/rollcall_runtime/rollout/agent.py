@@ -57,6 +57,7 @@ from rollcall_runtime.worker.telemetry import RolloutMetrics
 
 log = logging.getLogger(__name__)
 
+STAGED_COPIES = 2  # of the weights: the version that serves, and the next one
 BATCHES_LEASED = 2  # what is being sampled, and as much that waits or is scored
 CLOSE_SECONDS = 2.0
 
@@ -101,8 +102,11 @@ def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> Stagi
         and not sync.delta
         and device in dependencies.sync.engine.buffer_devices
     )
+    memory = device_allocator(device) if direct else None
+    if memory is not None:
+        dependencies.engine.staged_copies = STAGED_COPIES
     return StagingArea(
-        memory=device_allocator(device) if direct else None,
+        memory=memory,
         shared=dependencies.engine.reads_shared_memory,
     )
 

@@ -88,6 +88,9 @@ class InferenceEngine(ABC):
     """One model that generates. It owns what it allocates and starts; `close` frees it."""
 
     reads_shared_memory: ClassVar[bool] = False  # whether another process of it reads weights there
+    staged_copies: int = 0
+    """How many copies of the weights the agent keeps in the memory of `device` beside the model;
+    set before `start`."""
 
     @abstractmethod
     def __init__(self, *, model: str, config: Mapping[str, Any]) -> None:

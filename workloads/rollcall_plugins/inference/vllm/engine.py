@@ -10,6 +10,8 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from rollcall_plugins.inference.vllm import card_memory
 from rollcall_plugins.inference.vllm.adapter_engine import VllmAdapterEngine
 from rollcall_plugins.inference.vllm.in_server import BACKEND, staged_file
@@ -28,7 +30,7 @@ from rollcall_runtime.rollout.inference_engine import (
     NewTokens,
     PauseMode,
 )
-from rollcall_runtime.sync.memory.shared_buffers import place_of
+from rollcall_runtime.sync.memory.exported_buffers import place_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
@@ -57,6 +59,12 @@ class VllmEngine(VllmServingEngine):
         self._updates = 0  # that were made: version numbers may repeat
         self._updating = False  # whether vLLM's workers have begun an update, and not finished it
         self._staged = -1  # the descriptor of the file that the weights are staged in
+
+    @property
+    def device(self) -> str:
+        """Of several cards none has all of the weights: they are received in the host's memory."""
+        alone = self._settings.tensor_parallel_size == 1
+        return "cuda" if alone and torch.cuda.is_available() else "cpu"
 
     @classmethod
     def for_adapter(

@@ -64,6 +64,8 @@ class VllmServingEngine(ServerEngine):
         """Arguments that say where vLLM has its weights from."""
 
     async def start(self) -> None:
+        if torch.accelerator.is_available():
+            self._server.command.append(f"--gpu-memory-utilization={self._card_share():g}")
         await self._server.start(seconds=self._settings.start_seconds)
         self._started = True
         began = time.monotonic()
@@ -89,9 +91,7 @@ class VllmServingEngine(ServerEngine):
             arguments.append("--skip-tokenizer-init")
         if self.limits.context is not None:
             arguments.append(f"--max-model-len={self.limits.context}")
-        if torch.accelerator.is_available():
-            arguments.append(f"--gpu-memory-utilization={self._card_share():g}")
-        else:
+        if not torch.accelerator.is_available():
             arguments.append("--enforce-eager")
         return [*arguments, *settings.command_line()]
 
@@ -102,9 +102,14 @@ class VllmServingEngine(ServerEngine):
         return card_memory.weight_bytes(self._shapes.values(), dtype=settings.dtype, ranks=ranks)
 
     def _card_share(self) -> float:
-        wanted = self._settings.gpu_memory_utilization
+        """SpecError if the card has no room for all copies."""
         try:
-            return card_memory.utilization(card_bytes(), self._update_bytes(), wanted=wanted)
+            return card_memory.utilization(
+                card_bytes(),
+                self._update_bytes(),
+                beside=1 + self.staged_copies,
+                wanted=self._settings.gpu_memory_utilization,
+            )
         except card_memory.NoRoomError as error:
             raise SpecError(f"{FIELD}.config", str(error)) from error
 

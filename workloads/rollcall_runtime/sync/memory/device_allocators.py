@@ -16,6 +16,7 @@ from rollcall_runtime.sync.bindings.acl_library import AclLibrary, locate
 from rollcall_runtime.sync.bindings.c_library import LibraryError, address_of
 from rollcall_runtime.sync.bindings.cuda_library import CudaLibrary
 from rollcall_runtime.sync.errors import ExhaustedError
+from rollcall_runtime.sync.memory import gpu_handles
 from rollcall_runtime.sync.memory.device_buffers import (
     DeviceAllocation,
     DeviceAllocator,
@@ -110,6 +111,12 @@ class TorchAllocation(DeviceAllocation):
         """A view, or a copy where a view of another dtype would not be aligned."""
         part = self._flat[start : start + nbytes]
         return part.clone() if start % _ALIGNED else part
+
+    def export(self) -> str:
+        """A key of the whole block; see `gpu_handles`."""
+        if self._allocator.device != "cuda":
+            return super().export()
+        return gpu_handles.export(self._flat)
 
     def free(self) -> None:
         """Free the memory to torch's allocator."""
@@ -233,6 +240,7 @@ class LibraryAllocation(DeviceAllocation):
         self._allocator, self._nbytes = allocator, nbytes
         self.address = allocator.driver.allocate(nbytes)
         allocator.driver.zero(self.address, nbytes)
+        self._key = ""
 
     def read(self, start: int, target: memoryview) -> None:
         """Fill host memory with the bytes from `start` on."""
@@ -275,9 +283,11 @@ class LibraryAllocation(DeviceAllocation):
         return made
 
     def export(self) -> str:
-        """A key of the whole block."""
-        self._allocator.driver.use()
-        return self._allocator.driver.export(self.address, self._nbytes)
+        """A key of the whole block, always the same."""
+        if not self._key:
+            self._allocator.driver.use()
+            self._key = self._allocator.driver.export(self.address, self._nbytes)
+        return self._key
 
     def free(self) -> None:
         """Free the memory on a thread of its own, since that may wait for the whole device."""

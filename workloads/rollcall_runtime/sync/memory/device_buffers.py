@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from rollcall_runtime.sync.memory import exported_buffers
 from rollcall_runtime.sync.memory.buffers import BufferFactory, FlatBuffer
 
 PlacedTensors = Iterable[tuple[int, torch.Tensor]]  # tensors and where they begin, in bytes
@@ -45,7 +46,7 @@ class DeviceAllocation(ABC):
         """Free the memory; from any thread, once."""
 
     def export(self) -> str:
-        """A key by which another process of this host imports the memory. Raises LibraryError."""
+        """A key by which another process of this host maps the memory. Raises LibraryError."""
         raise NotImplementedError(f"{type(self).__name__} cannot be shared with another process")
 
 
@@ -79,7 +80,7 @@ class DeviceBuffer(FlatBuffer):
         # Freed with the buffer.
         weakref.finalize(self, self._allocation.free).atexit = False
         self.nbytes, self.address, self.device = nbytes, self._allocation.address, allocator.device
-        self._key = ""
+        exported_buffers.add(self)
 
     @property
     def memory(self) -> memoryview:
@@ -113,10 +114,8 @@ class DeviceBuffer(FlatBuffer):
         return self._allocation.tensor(start, nbytes)
 
     def export(self) -> str:
-        """A key by which another process of this host reaches the memory. Raises LibraryError."""
-        if not self._key:
-            self._key = self._allocation.export()
-        return self._key
+        """A key by which another process of this host maps the memory. Raises LibraryError."""
+        return self._allocation.export()
 
     def _check(self, start: int, end: int) -> None:
         if not 0 <= start <= end <= self.nbytes:

@@ -11,10 +11,16 @@ import pytest
 import torch
 
 from rollcall_plugins.inference.vllm.in_server.staged_file import StagedFileError, read, write
-from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer, place_of
+from rollcall_runtime.sync.memory.device_allocators import TorchAllocator
+from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer
+from rollcall_runtime.sync.memory.exported_buffers import BufferPlace, place_of
+from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer
+from tests.doubles.cuda_ipc import CudaIpc, cuda_ipc
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+__all__ = ["cuda_ipc"]
 
 
 @pytest.fixture
@@ -72,15 +78,40 @@ def test_weights_that_lie_in_a_shared_buffer_are_read_there(descriptor: int) -> 
     assert torch.equal(staged["row"], weights["row"]), "it is the same memory"
 
 
+def test_weights_on_a_card_are_read_there(descriptor: int, cuda_ipc: CudaIpc) -> None:
+    memory = TorchAllocator(torch.device("cpu"))
+    memory.device = "cuda"
+    buffer = DeviceBuffer(memory, 256)
+    there = buffer.tensor(64, 128).view(torch.float32).view(4, 8)
+    there.copy_(torch.randn(4, 8))
+    weights = {"there": there, "own": torch.randn(5), "row": there[2]}
+    places = {name: BufferPlace(buffer, at) for name, at in (("there", 64), ("row", 128))}
+    at = {weights[name].data_ptr(): place for name, place in places.items()}
+    write(descriptor, weights.items(), version=7, place_of=lambda tensor: at.get(tensor.data_ptr()))
+    staged = dict(read(path_of(descriptor), torch.device("cuda", 0)).tensors)
+    assert all(torch.equal(staged[name], weights[name]) for name in weights)
+    there.add_(1)
+    assert torch.equal(staged["row"], weights["row"]), "it is the same memory"
+    assert not cuda_ipc.unmapped, "exported once, and mapped once"
+
+
+def test_weights_on_a_card_are_no_weights_of_a_cpu(descriptor: int) -> None:
+    path = with_description(descriptor, {"version": 1, "buffers": [["cuda", "{}"]], "tensors": []})
+    with pytest.raises(StagedFileError, match="weights in cuda memory cannot be read on cpu"):
+        read(path)
+
+
 def test_a_file_that_is_gone_is_an_error(descriptor: int) -> None:
-    path = with_description(descriptor, {"version": 1, "files": ["/gone"], "tensors": []})
+    path = with_description(
+        descriptor, {"version": 1, "buffers": [["cpu", "/gone"]], "tensors": []}
+    )
     with pytest.raises(FileNotFoundError):
         read(path)
 
 
 def test_an_empty_shared_file_is_refused(descriptor: int) -> None:
     empty = os.memfd_create("empty")
-    description = {"version": 1, "files": [path_of(empty)], "tensors": []}
+    description = {"version": 1, "buffers": [["cpu", path_of(empty)]], "tensors": []}
     with pytest.raises(StagedFileError, match="the file is empty"):
         read(with_description(descriptor, description))
     os.close(empty)
@@ -117,7 +148,9 @@ def test_a_tensor_outside_the_file_is_refused(
     descriptor: int, entry: list[object], problem: str
 ) -> None:
     # 256 bytes follow, of which some align the first tensor.
-    path = with_description(descriptor, {"version": 1, "files": [], "tensors": [entry]}, nbytes=256)
+    path = with_description(
+        descriptor, {"version": 1, "buffers": [], "tensors": [entry]}, nbytes=256
+    )
     with pytest.raises(StagedFileError, match=problem):
         read(path)
 
@@ -128,7 +161,8 @@ def test_a_tensor_outside_the_file_is_refused(
         [],
         {"version": 1},
         {"version": 1, "tensors": []},
-        {"version": "x", "files": [], "tensors": []},
+        {"version": 1, "tensors": [], "buffers": [["cpu"]]},
+        {"version": "x", "buffers": [], "tensors": []},
     ],
 )
 def test_a_malformed_description_is_refused(descriptor: int, description: object) -> None:

@@ -8,6 +8,7 @@ the order of calls; not that a device keeps to it.
 from __future__ import annotations
 
 import threading
+import weakref
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 
 from rollcall_plugins.inference.vllm.in_server import device_work, weight_transfer
+from rollcall_plugins.inference.vllm.in_server.staged_file import StagedWeights
 from rollcall_plugins.inference.vllm.in_server.weight_transfer import StagedWeightTransfer
 
 if TYPE_CHECKING:
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEVICE = torch.device("cuda", 1)
+
+
+class Staged(StagedWeights):
+    """One that can be referred to weakly."""
 
 
 class LazyDevice:
@@ -32,6 +38,14 @@ class LazyDevice:
         self.streams: list[LazyStream] = [LazyStream(self)]
         self.thread.stream = self.streams[0]
         self.done: list[str] = []
+        self.unmapped: list[list[str]] = []  # what was done when staged weights were
+
+    def staged(self, _path: str, device: torch.device) -> Any:
+        assert device == DEVICE
+        assert self.thread.stream is not self.streams[0], "others would wait for what it waits for"
+        found = Staged(7, ())
+        weakref.finalize(found, lambda: self.unmapped.append(list(self.done)))
+        return found
 
     def enqueue(self, work: str) -> None:
         assert self.thread.index == DEVICE.index, f"{work} is for another device"
@@ -92,7 +106,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> LazyDevice:
 
     monkeypatch.setattr(device_work, "torch", SimpleNamespace(accelerator=lazy, Stream=stream))
     monkeypatch.setattr(weight_transfer, "ShadowModel", lambda *_: LazyShadow(lazy))
-    monkeypatch.setattr(weight_transfer, "read", lambda _: SimpleNamespace(tensors=()))
+    monkeypatch.setattr(weight_transfer, "read", lazy.staged)
     return lazy
 
 
@@ -121,6 +135,7 @@ def test_weights_are_there_when_they_are_reported_and_serve_when_the_update_is_f
     made.update_weights({"action": "wait", "seconds": 10})
     assert (tmp_path / "1").read_text() == ""
     assert device.done == ["loaded"]
+    assert device.unmapped == [["loaded"]], "staged weights are gone before they are read"
     device.set_device_index(DEVICE)  # the worker's own thread has it
     made.finish_weight_update()
     assert device.done == ["loaded", "committed"]

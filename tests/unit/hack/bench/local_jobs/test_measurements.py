@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from hack.bench.local_jobs.alternating_trainer import BLOCK, ratios, records
 from hack.bench.local_jobs.local_run import manifests
 from hack.bench.local_jobs.measurements import Trial, figures
 from hack.docs.stored_runs import RUNS, Figure, at, read
@@ -23,8 +24,7 @@ def round_of(*, imports: float, start: float) -> dict[str, list[Trial]]:
         "kill_of_a_rollout": [{"seconds": s, "cpu_seconds": 0.1} for s in (0.1, 0.3, 0.2)],
         "kill_of_the_trainer": [{"seconds": 3.0, "cpu_seconds": 2.0}],
         "check": [{"seconds": 0.4, "cpu_seconds": 0.3}],
-        "recording": [{"a_minute": 297.0, "cpu_seconds_each": 0.1}],
-        "not_recording": [{"a_minute": a, "cpu_seconds_each": 0.1} for a in (290.0, 310.0)],
+        "recording": [{"blocks": 90.0, "ratio": 0.99}],
     }
 
 
@@ -43,8 +43,14 @@ def test_a_ratio_is_to_the_imports_of_the_same_round() -> None:
     assert found["scale_up"]["ratio"]["median"] == 1.25
 
 
-def test_what_recording_costs_is_against_the_runs_around_it() -> None:
-    assert figures(ROUNDS)["recording"]["ratio"] == {"median": 0.99, "min": 0.99, "max": 0.99}
+def test_what_recording_costs_is_against_the_blocks_of_steps_around_it() -> None:
+    # A step of 2 s, and of 3 s where responses are recorded; the machine becomes slower meanwhile.
+    ended, now = {}, 100.0
+    for step in range(20, 20 + 10 * BLOCK):
+        ended[step] = now = now + (3.0 if records(step) else 2.0) + step / 1000
+    found = ratios(ended)
+    assert len(found) == 3
+    assert found == pytest.approx([2 / 3] * 3, rel=0.02)
 
 
 @pytest.mark.parametrize("figure", read(RUNS / "local-jobs.json").figures, ids=lambda f: f.name)

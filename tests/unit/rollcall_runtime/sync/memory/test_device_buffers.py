@@ -150,7 +150,7 @@ def test_another_process_of_the_host_can_import_npu_memory() -> None:
     library.close(key)
 
 
-def test_memory_of_torch_stays_in_its_process() -> None:
+def test_memory_of_torch_that_is_on_no_gpu_stays_in_its_process() -> None:
     with pytest.raises(NotImplementedError, match="cannot be shared with another process"):
         DeviceBuffer(torch_memory(), 8).export()
 

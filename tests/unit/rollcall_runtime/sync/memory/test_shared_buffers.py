@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from rollcall_runtime.sync.memory.shared_buffers import FilePlace, SharedBuffer, place_of
+from rollcall_runtime.sync.memory.exported_buffers import BufferPlace, place_of
+from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, snapshot
 
@@ -20,15 +21,15 @@ def flat(buffer: SharedBuffer) -> torch.Tensor:
 def test_another_process_reads_what_was_written() -> None:
     buffer = SharedBuffer(5000)
     flat(buffer)[4999] = 7
-    look = f"import sys; sys.stdout.buffer.write(open({buffer.path!r}, 'rb').read()[4990:])"
+    look = f"import sys; sys.stdout.buffer.write(open({buffer.export()!r}, 'rb').read()[4990:])"
     found = subprocess.run([sys.executable, "-c", look], capture_output=True, check=True)
     assert found.stdout == bytes(9) + b"\x07"
 
 
 def test_a_tensor_in_it_is_found_by_its_offset() -> None:
     buffer = SharedBuffer(4096)
-    assert place_of(flat(buffer)[64:128]) == FilePlace(buffer.path, 64)
-    assert place_of(flat(buffer)) == FilePlace(buffer.path, 0)
+    assert place_of(flat(buffer)[64:128]) == BufferPlace(buffer, 64)
+    assert place_of(flat(buffer)) == BufferPlace(buffer, 0)
 
 
 def test_what_does_not_lie_whole_in_it_is_not() -> None:
@@ -40,7 +41,7 @@ def test_what_does_not_lie_whole_in_it_is_not() -> None:
 
 def test_its_file_goes_with_it() -> None:
     buffer = SharedBuffer(4096)
-    path = buffer.path
+    path = buffer.export()
     assert Path(path).exists()
     del buffer
     gc.collect()
@@ -59,7 +60,7 @@ def test_a_staging_area_that_is_shared_has_every_tensor_in_a_file() -> None:
     with stage.staged(SEVEN) as weights:
         places = {name: place_of(tensor) for name, tensor in weights.tensors() if tensor.numel()}
         assert None not in places.values()
-        path = next(iter(places.values())).path  # type: ignore[union-attr]
+        path = next(place for place in places.values() if place).buffer.export()
         with open(path, "rb") as file:  # noqa: PTH123 - a path of /proc
             memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         assert memory[: held.buffer.nbytes] == bytes(held.buffer.memory)

@@ -298,12 +298,13 @@ def test_a_rollout_stages_where_its_model_is_if_weights_can_arrive_there(
 ) -> None:
     monkeypatch.setattr(agent, "device_allocator", lambda device: _MEMORIES[device]())
     parts: Any = SimpleNamespace(
-        engine=SimpleNamespace(device=model, reads_shared_memory=False),
+        engine=SimpleNamespace(device=model, reads_shared_memory=False, staged_copies=0),
         sync=SimpleNamespace(engine=SimpleNamespace(buffer_devices=buffer_devices)),
     )
     stage = agent.make_stage(sync_of(**sync), parts)
     with stage.staging(version(1), on_host().manifest, timeout=0) as buffer:
         assert buffer.device == place
+    assert parts.engine.staged_copies == (0 if place == "cpu" else agent.STAGED_COPIES)
 
 
 @pytest.mark.parametrize(("reads", "kind"), [(True, SharedBuffer), (False, HostBuffer)])

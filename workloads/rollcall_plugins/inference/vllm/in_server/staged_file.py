@@ -1,10 +1,11 @@
-"""Weights that lie staged in files of shared memory, and a file of JSON that describes them.
+"""Weights that lie staged in memory that processes share, and a file of JSON that describes them.
 
 The agent writes that file and vLLM's workers map all of them. Layout: 8 bytes, little-endian, the
-length of the JSON; the JSON, `{"version": 7, "files": [path, ...], "tensors": [[name, dtype,
-[sizes], offset, file], ...]}`; zeros up to a multiple of ALIGNMENT; the tensors that lie in no
-other file. `file` numbers those of `files` from 1, and offsets are from the beginning; 0 is this
-file, and offsets are from its first tensor.
+length of the JSON; the JSON, `{"version": 7, "buffers": [[device, path or key], ...], "tensors":
+[[name, dtype, [sizes], offset, buffer], ...]}`; zeros up to a multiple of ALIGNMENT; the tensors
+that lie in no buffer. `buffer` numbers those of `buffers` from 1, and offsets are from the
+beginning; 0 is this file, and offsets are from its first tensor. A buffer of `cpu` is a file, and
+one of `cuda` has a key of `gpu_handles`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rollcall_runtime.sync.memory import gpu_handles
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from io import BufferedWriter
 
     from torch import Tensor
 
-    from rollcall_runtime.sync.memory.shared_buffers import FilePlace
+    from rollcall_runtime.sync.memory.exported_buffers import BufferPlace, ExportedBuffer
 
 ALIGNMENT = 64  # bytes, of each tensor
 LONGEST_HEADER = 64 << 20  # bytes; some 200 for a tensor
@@ -42,7 +45,9 @@ class StagedFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class StagedWeights:
-    """What a file holds. The tensors are views of the mapped file: clone what is kept."""
+    """What a file describes. The tensors are views of memory that ends with them: clone what is
+    kept, and keep this until work on a device has read it.
+    """
 
     version: int
     tensors: tuple[tuple[str, Tensor], ...]
@@ -53,17 +58,17 @@ def write(
     weights: Iterable[tuple[str, Tensor]],
     *,
     version: int,
-    place_of: Callable[[Tensor], FilePlace | None] = lambda _: None,
+    place_of: Callable[[Tensor], BufferPlace | None] = lambda _: None,
 ) -> None:
     """Fill the new file `descriptor` with `weights`. It must not change once it was read.
 
-    Tensors for which `place_of` names a file stay there. Others are written, not copied into a
+    Tensors for which `place_of` names a buffer stay there. Others are written, not copied into a
     mapping: that takes a third of the time, without a page fault for each 4096 bytes, and without
     memory it is an OSError and no signal. StagedFileError for a dtype that the format does not
     know.
     """
     entries: list[list[Any]] = []
-    files: dict[str, int] = {}
+    buffers: list[ExportedBuffer] = []
     kept: list[Tensor] = []
     offset = 0
     for name, tensor in weights:
@@ -72,13 +77,17 @@ def write(
             raise StagedFileError(f"{name} has the dtype {dtype}")
         place = place_of(tensor)
         if place is not None:
-            number = files.setdefault(place.path, len(files) + 1)
+            if place.buffer not in buffers:
+                buffers.append(place.buffer)
+            number = buffers.index(place.buffer) + 1
             entries.append([name, dtype, list(tensor.shape), place.offset, number])
             continue
         entries.append([name, dtype, list(tensor.shape), offset, 0])
         kept.append(tensor)
         offset += _aligned(tensor.nbytes)
-    header = json.dumps({"version": version, "files": list(files), "tensors": entries}).encode()
+    exported = [[buffer.device, buffer.export()] for buffer in buffers]
+    described = {"version": version, "buffers": exported, "tensors": entries}
+    header = json.dumps(described).encode()
     with open(descriptor, "wb", closefd=False) as file:
         _write_aligned(file, _LENGTH.pack(len(header)) + header)
         for tensor in kept:
@@ -92,9 +101,9 @@ def _write_aligned(file: BufferedWriter, content: bytes | memoryview) -> None:
     file.write(bytes(_aligned(len(content)) - len(content)))
 
 
-def read(path: str) -> StagedWeights:
-    """Map the file at `path`, and those that it names, for reading. StagedFileError if they cannot
-    be what `write` described.
+def read(path: str, device: torch.device | None = None) -> StagedWeights:
+    """Map the file at `path`, and the buffers that it names, for a process that runs on `device`.
+    StagedFileError or GpuHandleError if they cannot be what `write` described.
     """
     own = _map(path)
     if len(own) < _LENGTH.size:
@@ -105,11 +114,20 @@ def read(path: str) -> StagedWeights:
     try:
         header = json.loads(own[_LENGTH.size : _LENGTH.size + length])
         version, entries = int(header["version"]), list(header["tensors"])
-        others = [_map(str(name)) for name in header["files"]]
+        buffers = [(str(kind), str(key)) for kind, key in header["buffers"]]
     except (ValueError, KeyError, TypeError) as error:
         raise StagedFileError(f"the description is malformed: {error!r}") from error
+    others = [_buffer(kind, key, device) for kind, key in buffers]
     places = [(own, _aligned(_LENGTH.size + length)), *((memory, 0) for memory in others)]
     return StagedWeights(version, tuple(_tensor(places, entry) for entry in entries))
+
+
+def _buffer(kind: str, key: str, device: torch.device | None) -> mmap.mmap | Tensor:
+    if kind == "cpu":
+        return _map(key)
+    if kind == "cuda" and device is not None:
+        return gpu_handles.mapped(key, device)
+    raise StagedFileError(f"weights in {kind} memory cannot be read on {device or 'cpu'}")
 
 
 def _map(path: str) -> mmap.mmap:
@@ -119,21 +137,26 @@ def _map(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _tensor(places: Sequence[tuple[mmap.mmap, int]], entry: Sequence[Any]) -> tuple[str, Tensor]:
+def _tensor(
+    places: Sequence[tuple[mmap.mmap | Tensor, int]], entry: Sequence[Any]
+) -> tuple[str, Tensor]:
     try:
-        name, dtype, shape, offset, file = entry
+        name, dtype, shape, offset, buffer = entry
         sizes = [int(number) for number in shape]
-        memory, first = places[int(file)]
+        memory, first = places[int(buffer)]
         element, at = _DTYPES[dtype], first + int(offset)
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise StagedFileError(f"a tensor is described by {entry!r}") from error
     count = math.prod(sizes)
     fits = at + count * element.itemsize <= len(memory)
-    if min([0, *sizes, int(offset), int(file)]) < 0 or not fits or at % element.itemsize:
+    if min([0, *sizes, int(offset), int(buffer)]) < 0 or not fits or at % element.itemsize:
         raise StagedFileError(f"{name!r} lies outside the file: {sizes} at {offset}")
     if not count:
         return str(name), torch.empty(sizes, dtype=element)
-    flat = torch.frombuffer(memory, dtype=element, count=count, offset=at)
+    if isinstance(memory, torch.Tensor):
+        flat = memory[at : at + count * element.itemsize].view(element)
+    else:
+        flat = torch.frombuffer(memory, dtype=element, count=count, offset=at)
     return str(name), flat.view(sizes)
 
 

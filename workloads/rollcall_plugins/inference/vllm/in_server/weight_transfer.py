@@ -119,8 +119,10 @@ class StagedWeightTransfer(
         began = time.monotonic()
         try:
             with device_work.beside_others(self.device), set_current_vllm_config(self.vllm_config):
+                staged = read(path, self.device)
                 shadow = ShadowModel(self.model, self.model_config)
-                shadow.load(read(path).tensors)
+                shadow.load(staged.tensors)
+            del staged  # once the device's work has read it
             self._prepared = shadow
         except BaseException as error:  # noqa: BLE001 - `wait` raises it
             log.warning("weights cannot be prepared: %s", traceback.format_exc())
