@@ -36,24 +36,17 @@ E = TypeVar("E", bound=WorkerLogEvent)
 class LocalRun:
     """`home` is where the run's folder is made. Started by `with`, and ended by leaving it.
 
-    `observe` is the job's spec.observe, `trainer` another program in the place of the
-    trainer's. All times are seconds of time.time().
+    `documents` are the job and what it needs; see `manifests`. All times are those of time.time().
     """
 
-    def __init__(
-        self,
-        home: Path,
-        *,
-        observe: Mapping[str, Any] | None = None,
-        trainer: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, home: Path, documents: Sequence[Mapping[str, Any]]) -> None:
         self._home, self._folder = home, StateFolder(home / JOB)
-        self._observe, self._trainer = dict(observe or {}), trainer
+        self._documents = documents
         self.environment = os.environ | {"ROLLCALL_LOCAL_HOME": str(home)}
 
     def __enter__(self) -> Self:
         manifest = self._home / "job.yaml"
-        manifest.write_text(yaml.safe_dump_all(manifests(self._observe, self._trainer)))
+        manifest.write_text(yaml.safe_dump_all(self._documents))
         words = ["-m", "rollcall_cli.main", "local", "run", str(manifest)]
         self._log = self._home / "run.log"
         self.began = time.time()
@@ -101,8 +94,12 @@ class LocalRun:
         *,
         without: Collection[Path] = (),
         seconds: float = 180.0,
+        look_seconds: float = LOOK_SECONDS,
     ) -> E:
-        """The first of which `what` holds; TimeoutError, or RuntimeError if the run ends."""
+        """The first of which `what` holds; TimeoutError, or RuntimeError if the run ends.
+
+        Each look reads all that the pods have said, every `look_seconds`.
+        """
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = next(filter(what, self.logged(kind, without=without)), None)
@@ -110,7 +107,7 @@ class LocalRun:
                 return found
             if self._process.poll() is not None:
                 raise RuntimeError(f"rollcall local run has ended:\n{self._log.read_text()}")
-            time.sleep(LOOK_SECONDS)
+            time.sleep(look_seconds)
         raise TimeoutError(f"not within {seconds:.0f} s:\n{self._log.read_text()[-2000:]}")
 
     def rollouts(self) -> dict[str, str]:
@@ -137,7 +134,10 @@ class LocalRun:
 
 
 def manifests(observe: Mapping[str, Any], trainer: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """The example, which goes on for ever and has a volume for checkpoints."""
+    """The example, which goes on for ever and has a volume for checkpoints.
+
+    `observe` is its spec.observe, `trainer` another program in the place of the trainer's.
+    """
     job = yaml.safe_load((ROOT / "examples" / "reverse.yaml").read_text())
     job["spec"]["observe"] = observe
     if trainer:

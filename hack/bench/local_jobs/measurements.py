@@ -2,7 +2,6 @@
 
 import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,14 +9,14 @@ from typing import Any
 
 from hack.bench.local_jobs import alternating_trainer
 from hack.bench.local_jobs.child_programs import Took, answer, bare_imports
-from hack.bench.local_jobs.local_run import JOB, TRAINER, LocalRun
+from hack.bench.local_jobs.local_run import JOB, TRAINER, LocalRun, manifests
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep
 
 FEW, MANY = 2, 6
 WARM_UP, REST = 20, 10  # steps
 COUNTED_STEPS, ANSWERS, KILLS = 100, 5, 3
 RECORDED = "0.05"  # share of the responses
-RECORDING_SECONDS = 240.0
+RECORDING_STEPS, RECORDING_SECONDS = 2200, 900.0
 Trial = dict[str, float]
 Say = Callable[[str], None]
 
@@ -26,7 +25,7 @@ def one_round(home: Path, *, say: Say) -> dict[str, list[Trial]]:
     """A run from its start to its end; each measurement's trials."""
     imports = asdict(bare_imports(1 + FEW))
     say(f"{1 + FEW} bare imports of torch: {imports['seconds']:.2f} s")
-    with LocalRun(home) as run:
+    with LocalRun(home, manifests({})) as run:
         found = {"imports_at_start": [imports], "start_to_first_step": [_start(run)]}
         say(f"start to first step: {found['start_to_first_step'][0]['seconds']:.2f} s")
         run.until(LoggedStep, lambda step: step.number >= WARM_UP)
@@ -55,9 +54,13 @@ def one_round(home: Path, *, say: Say) -> dict[str, list[Trial]]:
 def recording(home: Path, *, say: Say) -> dict[str, list[Trial]]:
     """A run that records 5 % of its responses, in every second block of steps."""
     program = [sys.executable, "-m", alternating_trainer.__name__]
-    with LocalRun(home, observe={"samples": {"share": RECORDED}}, trainer=program) as run:
-        run.until(LoggedStep, lambda step: step.number >= WARM_UP)
-        time.sleep(RECORDING_SECONDS)  # to look at a growing log would take time from the job
+    with LocalRun(home, manifests({"samples": {"share": RECORDED}}, program)) as run:
+        run.until(
+            LoggedStep,
+            lambda step: step.number >= WARM_UP + RECORDING_STEPS,
+            seconds=RECORDING_SECONDS,
+            look_seconds=10.0,  # a look at so long a log takes time from the job
+        )
         ended = {step.number: step.at for step in run.logged(LoggedStep)}
     found = alternating_trainer.ratios({n: at for n, at in ended.items() if n >= WARM_UP})
     trial = {"blocks": float(len(found)), "ratio": statistics.median(found)}

@@ -36,7 +36,6 @@ Figures = dict[str, Any]
 STREAMS = 8
 SECONDS_BETWEEN_UPDATES = 5.0
 _CALL_SECONDS = 120.0
-_SECONDS_PREPARED = 1.0  # between the end of the preparation and the commit
 
 
 async def pauses(folder: Path, models: Sequence[PreTrainedModel], *, rounds: int) -> Figures:
@@ -79,9 +78,13 @@ async def _pauses_of(
 
 async def _rollcalls_update(found: Served) -> tuple[float, float]:
     """Begin and end of its commit, by the clock."""
-    following = found.version + 1
-    await found.engine.prepare(found.weights(following), version=following)
-    await asyncio.sleep(_SECONDS_PREPARED)
+    await found.prepare()
+    return await _commit(found)
+
+
+async def _commit(found: Served) -> tuple[float, float]:
+    """Begin and end, by the clock; a second after it was prepared."""
+    await asyncio.sleep(1)
     began = time.monotonic()
     await found.commit()
     return began, time.monotonic()
@@ -157,8 +160,9 @@ async def on_one_server(folder: Path, *, updates: int, seconds: float) -> Figure
                     found.receive_on = device_allocator(found.engine.device)
                 place = found.receive_on.device if found.receive_on else "cpu"
                 asked = time.monotonic()
-                began, ended = await _rollcalls_update(found)
-                prepared.setdefault(place, []).append(began - asked - _SECONDS_PREPARED)
+                await found.prepare()
+                prepared.setdefault(place, []).append(time.monotonic() - asked)
+                began, ended = await _commit(found)
                 differences += await _differences(found)
                 pauses.append(statistics.median(running.longest_gaps(began, ended)))
             for every in (seconds, SECONDS_BETWEEN_UPDATES):

@@ -107,9 +107,13 @@ class Served:
 
     async def update(self) -> None:
         """Serve the next version; `version` stays if that fails."""
+        await self.prepare()
+        await self.commit()
+
+    async def prepare(self) -> None:
+        """Have the next version ready to be served."""
         following = self.version + 1
         await self.engine.prepare(self.weights(following), version=following)
-        await self.commit()
 
     async def commit(self) -> None:
         """Serve the next version, which is prepared."""

@@ -93,8 +93,8 @@ class AgentDependencies:
 def make_stage(sync: WeightSyncConfig, dependencies: AgentDependencies) -> StagingArea:
     """A staging area in the model's device memory, if the job asks and the sync engine can.
 
-    A delta is always applied in host memory. That is shared if the inference engine is a process
-    of its own that reads weights there.
+    The inference engine, which is not started yet, gets its `staged_copies`. A delta is always
+    applied in host memory. That is shared if the engine is a process of its own that reads it.
     """
     device = dependencies.engine.device
     direct = (

@@ -47,8 +47,8 @@ def staging_memory() -> DeviceAllocator | None:
     return device_allocator(where)
 
 
-def torch_memory() -> DeviceAllocator:
+def torch_memory(device: str = "fake") -> DeviceAllocator:
     """Memory of torch's allocator, as of an accelerator although it is the host's."""
     memory = TorchAllocator(torch.device("cpu"))
-    memory.device = "fake"
+    memory.device = device
     return memory

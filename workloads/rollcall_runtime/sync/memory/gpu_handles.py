@@ -15,7 +15,7 @@ from torch.multiprocessing import reductions
 
 reduce_tensor: Any = reductions.reduce_tensor
 rebuild_cuda_tensor: Any = reductions.rebuild_cuda_tensor
-_NUMBERS = ("storage", "at", "counter_at")
+_NUMBERS = ("nbytes", "offset", "storage", "at", "counter_at")
 _HANDLES = ("memory", "counter", "event")
 
 
@@ -49,24 +49,23 @@ def mapped(key: str, device: torch.device) -> torch.Tensor:
     """The memory as uint8 [nbytes], of a process that runs on `device`; GpuHandleError."""
     try:
         given: Any = json.loads(key)
-        card, wait, length = str(given["card"]), bool(given["wait"]), _number(given["nbytes"])
-        offset = _number(given["offset"])
+        card, wait = str(given["card"]), bool(given["wait"])
         handles = {name: bytes.fromhex(given[name]) for name in _HANDLES}
         numbers = {name: _number(given[name]) for name in _NUMBERS}
     except (ValueError, KeyError, TypeError) as error:
         raise GpuHandleError(f"a key of GPU memory is malformed: {error!r}") from error
     if card != _card(device):
         raise GpuHandleError(f"the weights are on the card {card}, and not on {device}")
-    if offset + length > numbers["storage"]:
-        size = numbers["storage"]
+    length, offset, size, at, counter_at = numbers.values()
+    if offset + length > size:
         raise GpuHandleError(f"{length} bytes from {offset} on are not in memory of {size} bytes")
     found: torch.Tensor = rebuild_cuda_tensor(
         torch.Tensor,
         *((length,), (1,), offset),
         *(torch.storage.TypedStorage, torch.uint8, device.index or 0),
-        *(handles["memory"], numbers["storage"], numbers["at"]),
+        *(handles["memory"], size, at),
         False,  # no gradient
-        *(handles["counter"], numbers["counter_at"], handles["event"], wait),
+        *(handles["counter"], counter_at, handles["event"], wait),
     )
     return found
 

@@ -139,8 +139,6 @@ class SampleDescriber:
 
 def _aligned(values: Sequence[float | None], sample: Sample) -> list[float | None]:
     """A value for each token, 0 for those of an environment; empty if there are no values."""
-    if NOT_SAMPLED not in sample.versions:
-        return list(values) if len(values) == len(sample.versions) else []
     given = iter(values)
     if len(values) != sum(version != NOT_SAMPLED for version in sample.versions):
         return []

@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from rollcall_plugins.inference.vllm.in_server.staged_file import StagedFileError, read, write
-from rollcall_runtime.sync.memory.device_allocators import TorchAllocator
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer
 from rollcall_runtime.sync.memory.exported_buffers import BufferPlace, place_of
 from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer
 from tests.doubles.cuda_ipc import CudaIpc, cuda_ipc
+from tests.unit.rollcall_runtime.sync.staging_memory import torch_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,9 +79,7 @@ def test_weights_that_lie_in_a_shared_buffer_are_read_there(descriptor: int) -> 
 
 
 def test_weights_on_a_card_are_read_there(descriptor: int, cuda_ipc: CudaIpc) -> None:
-    memory = TorchAllocator(torch.device("cpu"))
-    memory.device = "cuda"
-    buffer = DeviceBuffer(memory, 256)
+    buffer = DeviceBuffer(torch_memory("cuda"), 256)
     there = buffer.tensor(64, 128).view(torch.float32).view(4, 8)
     there.copy_(torch.randn(4, 8))
     weights = {"there": there, "own": torch.randn(5), "row": there[2]}

@@ -12,22 +12,16 @@ import torch
 from torch.multiprocessing import reductions
 
 from rollcall_runtime.sync.memory import gpu_handles
-from rollcall_runtime.sync.memory.device_allocators import TorchAllocator
 from rollcall_runtime.sync.memory.device_buffers import DeviceBuffer
 from tests.doubles.cuda_ipc import CudaIpc, cuda_ipc
+from tests.unit.rollcall_runtime.sync.staging_memory import torch_memory
 
 __all__ = ["cuda_ipc"]
 CARD = torch.device("cuda", 0)
 
 
-def on_a_card(nbytes: int) -> DeviceBuffer:
-    memory = TorchAllocator(torch.device("cpu"))
-    memory.device = "cuda"
-    return DeviceBuffer(memory, nbytes)
-
-
 def test_the_bytes_are_those_of_the_buffer(cuda_ipc: CudaIpc) -> None:
-    buffer = on_a_card(100)
+    buffer = DeviceBuffer(torch_memory("cuda"), 100)
     buffer.write(10, memoryview(bytearray(b"weights")))
     found = gpu_handles.mapped(buffer.export(), CARD)
     assert (found.dtype, found.shape) == (torch.uint8, (100,))
@@ -38,7 +32,7 @@ def test_the_bytes_are_those_of_the_buffer(cuda_ipc: CudaIpc) -> None:
 
 
 def test_each_process_that_maps_it_has_a_key_of_its_own(cuda_ipc: CudaIpc) -> None:
-    buffer = on_a_card(100)
+    buffer = DeviceBuffer(torch_memory("cuda"), 100)
     keys = {buffer.export(), buffer.export()}
     assert len(keys) == 2
     for key in keys:
