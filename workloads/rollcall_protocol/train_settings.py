@@ -6,6 +6,7 @@ the rest, those of third parties' engines included.
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
+from enum import StrEnum
 from math import prod
 from typing import Annotated
 
@@ -18,6 +19,15 @@ MAX_LORA_RANK = 512
 MAX_LEARNING_RATE = 1.0
 """Above 0 and at most this. AdamW moves each weight by about the learning rate in a step, and those
 of language models are below 1: with a higher one a step would replace what was learnt."""
+
+
+class Attention(StrEnum):
+    """How packed rows are attended to."""
+
+    AUTO = "auto"
+    SDPA = "sdpa"
+    VARLEN = "varlen"
+    FLASH = "flash_attention_2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,10 @@ class EngineSettings:
     again in the backward pass. `compile` compiles the model's layers.
 
     Batches: `max_tokens_per_microbatch` bounds what one forward pass of a rank computes (0: all
-    rows at once); `packing` removes the padding; `logprob_chunk` computes logits of so many
+    rows at once); `packing` removes the padding; `attention` of packed rows computes one sequence
+    after the other (sdpa), or all at once on a GPU in bf16, by torch's own kernel (varlen) or
+    by that of the package flash-attn (flash_attention_2); auto is varlen where that can be, else
+    sdpa; `logprob_chunk` computes logits of so many
     positions at a time (0: all).
 
     `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
@@ -73,6 +86,7 @@ class EngineSettings:
     compile: bool = False
     max_tokens_per_microbatch: Annotated[int, AT_LEAST_0] = 0
     packing: bool = False
+    attention: Annotated[str, OneOf(*Attention)] = Attention.AUTO
     logprob_chunk: Annotated[int, AT_LEAST_0] = 0
     lora_rank: Annotated[int, AT_LEAST_0] = 0
     lora_alpha: float = 16.0
@@ -93,6 +107,8 @@ class EngineSettings:
             raise ValueError("minLearningRate is a share of the learning rate: at most 1")
         if self.schedule != "constant" and not self.decay_steps:
             raise ValueError(f"decaySteps must be positive when schedule is {self.schedule}")
+        if self.attention in {Attention.VARLEN, Attention.FLASH} and not self.packing:
+            raise ValueError(f"attention {self.attention} is for packed rows: set packing to true")
         _check_adapters(self)
 
 
@@ -122,6 +138,7 @@ _SHARDED = COMMON | {
     "offload",
     "reshard_after_forward",
     "packing",
+    "attention",
     "logprob_chunk",
     "lora_rank",
     "lora_alpha",

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from hack.first_contact.step import Figures, run
 from rollcall_plugins.inference.vllm.in_server import device_work
+from rollcall_protocol.train_settings import Attention
 from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.sequence_attention import RowLayout, attend_by_sequence
 
@@ -37,7 +38,7 @@ def attention(device: str) -> Figures:
     packed_s = _seconds(device, lambda: attend_by_sequence(*packed, RowLayout(lengths)))
     padded_s = _seconds(device, lambda: _padded(*padded))
     return {
-        "kernel": varlen_attention.is_usable(packed[0], dropout=0.0),
+        "kernel": varlen_attention.is_usable(packed[0], Attention.AUTO, dropout=0.0),
         "largest_difference": round(worst, 4),
         "positions": sum(lengths),
         "packed_ms": round(1000 * packed_s, 2),

@@ -20,6 +20,7 @@ NOT_DEFAULT: dict[str, Any] = {
     "reshard_after_forward": True,
     "compile": True,
     "packing": True,
+    "attention": "sdpa",
     "logprob_chunk": 8,
     "lora_rank": 2,
 }

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from rollcall_protocol.train_settings import Attention
 from rollcall_runtime.models import varlen_attention
 
 if TYPE_CHECKING:
@@ -36,12 +37,14 @@ class SharingRanks(Protocol):
 class RowLayout:
     """Sequences of `lengths` stand one after the other in every row, and add up to its positions.
 
-    `ranks` share these positions; None: this rank has them all. An object, so that layers that are
+    `ranks` share these positions; None: this rank has them all. `attention` is the engine's
+    setting of that name. An object, so that layers that are
     compiled do not look into it: they would be compiled anew for each other number of sequences.
     """
 
     lengths: tuple[int, ...]
     ranks: SharingRanks | None = None
+    attention: str = Attention.AUTO
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # for the same reason
@@ -64,8 +67,10 @@ def attend_by_sequence(
     if layout.ranks is not None:
         query, key, value = layout.ranks.own_heads(query, key, value)
     lengths = layout.lengths
-    if varlen_attention.is_usable(query, dropout=dropout):
-        whole = varlen_attention.attend(query, key, value, lengths, scale=scale, window=window)
+    if varlen_attention.is_usable(query, layout.attention, dropout=dropout):
+        whole = varlen_attention.attend(
+            query, key, value, lengths, layout.attention, scale=scale, window=window
+        )
     else:
         whole = _one_by_one(query, key, value, lengths, scale=scale, window=window, dropout=dropout)
     return whole if layout.ranks is None else layout.ranks.own_positions(whole)

@@ -1,8 +1,9 @@
-"""torch's kernel for sequences of several lengths that stand one after the other in one row.
+"""Kernels for sequences of several lengths that stand one after the other in one row.
 
-https://docs.pytorch.org/docs/stable/nn.attention.varlen.html. It is for GPUs and numbers of two
-bytes, and computes all sequences at once. Never run on a GPU; tested against a double of what its
-documentation says.
+`varlen` is torch's own (https://docs.pytorch.org/docs/stable/nn.attention.varlen.html), and
+`flash_attention_2` that of the package flash-attn (https://github.com/Dao-AILab/flash-attention,
+`flash_attn_varlen_func`). They are for GPUs and numbers of two bytes, and compute all sequences at
+once. Never run on a GPU; tested against doubles of what their documentation says.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rollcall_protocol.train_settings import Attention
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -23,7 +26,7 @@ _HALF = frozenset({torch.bfloat16, torch.float16})
 _WIDEST = 256  # of a head
 
 
-def _find_kernel() -> Callable[..., Any] | None:
+def _torchs_kernel() -> Callable[..., Any] | None:
     """None in a torch that has no such kernel, or one of other arguments."""
     try:
         from torch.nn.attention.varlen import varlen_attn  # noqa: PLC0415 - since torch 2.10
@@ -33,31 +36,48 @@ def _find_kernel() -> Callable[..., Any] | None:
     return varlen_attn if {"window_size", "enable_gqa", "scale"} <= known.keys() else None
 
 
-_kernel = _find_kernel()
+@lru_cache(maxsize=1)  # it loads a large library, which few ask for
+def _flash_kernel() -> Callable[..., Any] | None:
+    """None without the package, which no image has."""
+    try:
+        from flash_attn import flash_attn_varlen_func  # noqa: PLC0415
+    except ImportError:
+        return None
+    found: Callable[..., Any] = flash_attn_varlen_func
+    return found
 
 
-def lack(*, device: str, two_byte_numbers: bool) -> str:
-    """Why a trainer on `device` (a torch device type) does without the kernel; empty if it may not.
+_kernel = _torchs_kernel()
+
+
+def lack(attention: str, *, device: str, two_byte_numbers: bool) -> str:
+    """Why a trainer on `device` (a torch device type) does without a kernel; empty if it may not.
 
     The heads of its model may still be too wide, or not wide enough.
     """
-    if torch.are_deterministic_algorithms_enabled():
+    if attention == Attention.SDPA:
+        return f"attention is {Attention.SDPA}"
+    if attention != Attention.FLASH and torch.are_deterministic_algorithms_enabled():
         return "its gradients are not the same bits each time, as algorithm.deterministic has them"
     if device != "cuda":
-        return "torch's kernel for several sequences needs a GPU"
+        return "a kernel for several sequences needs a GPU"
     if not two_byte_numbers:
-        return "torch's kernel for several sequences needs precision: bf16"
-    if _kernel is None:
+        return "a kernel for several sequences needs precision: bf16"
+    if _chosen(attention) is None:
+        if attention == Attention.FLASH:
+            return "the package flash-attn is not in this image"
         return f"torch {torch.__version__} has no kernel for several sequences that fits"
     return ""
 
 
-def is_usable(query: Tensor, *, dropout: float) -> bool:
-    """Whether the kernel computes this; its gradients are not the same bits each time."""
+def is_usable(query: Tensor, attention: str, *, dropout: float) -> bool:
+    """Whether the kernel computes this. Gradients of torch's are not the same bits each time."""
     rows, _, _, width = query.shape
     fits = rows == 1 and not dropout and width % 8 == 0 and width <= _WIDEST
-    here = query.is_cuda and query.dtype in _HALF and _kernel is not None
-    return fits and here and not torch.are_deterministic_algorithms_enabled()
+    if not (fits and query.is_cuda and query.dtype in _HALF) or attention == Attention.SDPA:
+        return False
+    same = attention == Attention.FLASH or not torch.are_deterministic_algorithms_enabled()
+    return same and _chosen(attention) is not None
 
 
 def attend(
@@ -65,6 +85,7 @@ def attend(
     key: Tensor,
     value: Tensor,
     lengths: tuple[int, ...],
+    attention: str,
     *,
     scale: float | None,
     window: int | None,
@@ -73,19 +94,32 @@ def attend(
 
     A position sees `window`, itself included, or all before it.
     """
-    assert _kernel is not None  # noqa: S101 - `is_usable` said so
+    kernel = _chosen(attention)
+    assert kernel is not None  # noqa: S101 - `is_usable` said so
     ends, longest = _ends(lengths, query.device), max(lengths)
-    mixed: Tensor = _kernel(
-        *(tensor[0].transpose(0, 1) for tensor in (query, key, value)),
-        ends,
-        ends,
-        longest,
-        longest,
-        scale=scale,
-        window_size=(-1 if window is None else window - 1, 0),
-        enable_gqa=key.shape[1] != query.shape[1],
-    )
-    return mixed[None]
+    given = [tensor[0].transpose(0, 1) for tensor in (query, key, value)]
+    left = -1 if window is None else window - 1
+    if attention == Attention.FLASH:
+        mixed = kernel(
+            *(*given, ends, ends, longest, longest),
+            softmax_scale=scale,
+            causal=True,
+            window_size=(left, 0),
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+        )
+    else:
+        mixed = kernel(
+            *(*given, ends, ends, longest, longest),
+            scale=scale,
+            window_size=(left, 0),
+            enable_gqa=key.shape[1] != query.shape[1],
+        )
+    whole: Tensor = mixed[None]
+    return whole
+
+
+def _chosen(attention: str) -> Callable[..., Any] | None:
+    return _flash_kernel() if attention == Attention.FLASH else _kernel
 
 
 @lru_cache(maxsize=4)  # each layer asks for the same

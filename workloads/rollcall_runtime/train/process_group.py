@@ -146,6 +146,14 @@ class TrainerProcessGroup:
         length = _checked_length(self.broadcast(torch.tensor(len(data))))
         return _decode(self.broadcast(data if self.rank == 0 else data.new_empty(length)))
 
+    def any(self, value: bool) -> bool:
+        """Whether `value` is true on any rank: one collective, where `gather` is two."""
+        if self.size == 1:
+            return value
+        found = torch.tensor(value, dtype=torch.int32)
+        dist.all_reduce(found, dist.ReduceOp.MAX)
+        return bool(found)
+
     def gather(self, value: Any) -> list[Any]:
         """Every rank's small `value` (of JSON) on all ranks, in their order."""
         return self._gather(value, None)

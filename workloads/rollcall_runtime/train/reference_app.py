@@ -104,6 +104,7 @@ def open_reference(environment: ReferenceEnvironment, undo: ExitStack) -> Refere
                 compile=settings.compile,
                 max_tokens_per_microbatch=settings.max_tokens_per_microbatch,
                 packing=settings.packing,
+                attention=settings.attention,
                 logprob_chunk=settings.logprob_chunk,
                 threads=settings.threads,
             ),

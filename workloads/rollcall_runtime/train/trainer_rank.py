@@ -93,8 +93,9 @@ class TrainerRank:
         """
         weights = FiniteWeights()
         draft = self._copy(weights)
-        for bad in filter(None, self._ranks.gather(weights.first_bad())):
-            raise self._not_finite(bad)
+        bad = weights.first_bad()
+        if self._ranks.any(bool(bad)):
+            raise self._not_finite(next(filter(None, self._ranks.gather(bad))))
         return draft
 
     def _copy(self, weights: FiniteWeights) -> WeightSnapshotDraft | None:

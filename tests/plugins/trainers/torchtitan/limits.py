@@ -5,6 +5,7 @@ from tests.process.engines.limits import Limits
 LIMITS = Limits(
     lacks=frozenset(
         {
+            "attention",
             "context_parallel",
             "logprob_chunk",
             "lora_alpha",

@@ -4,7 +4,9 @@ https://docs.pytorch.org/docs/stable/nn.attention.varlen.html (torch 2.13). The 
 sequence by itself, in float32 on a CPU; it does not show what the kernel computes on a GPU.
 """
 
+from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -50,16 +52,38 @@ def kernel(
     return torch.cat([part.transpose(0, 1) for part in mixed])
 
 
+def flash_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *places: Any,
+    softmax_scale: float | None,
+    causal: bool,
+    window_size: tuple[int, int],
+    deterministic: bool,
+) -> Tensor:
+    """Of flash_attn 2.8: heads of keys are fewer without a word, and `causal` is said."""
+    assert causal
+    assert not deterministic
+    scale, grouped = softmax_scale, key.shape[1] != query.shape[1]
+    return kernel(
+        *(query, key, value, *places), scale=scale, window_size=window_size, enable_gqa=grouped
+    )
+
+
+@pytest.mark.parametrize("attention", ["auto", "varlen", "flash_attention_2"])
 @pytest.mark.parametrize("window", [None, 1, 3, 7])
 @pytest.mark.parametrize("key_heads", [4, 2, 1])
 def test_outputs_and_gradients_are_those_of_one_sequence_after_the_other(
-    monkeypatch: pytest.MonkeyPatch, window: int | None, key_heads: int
+    monkeypatch: pytest.MonkeyPatch, window: int | None, key_heads: int, attention: str
 ) -> None:
     one, other = given(key_heads=key_heads), given(key_heads=key_heads)
     want = attend_by_sequence(*other, LAYOUT, window=window, scale=0.3)
     monkeypatch.setattr(varlen_attention, "_kernel", kernel)
+    monkeypatch.setattr(varlen_attention, "_flash_kernel", lambda: flash_kernel)
     monkeypatch.setattr(varlen_attention, "is_usable", lambda *_, **__: True)
-    found = attend_by_sequence(*one, LAYOUT, window=window, scale=0.3)
+    layout = replace(LAYOUT, attention=attention)
+    found = attend_by_sequence(*one, layout, window=window, scale=0.3)
     torch.testing.assert_close(found, want, atol=1e-6, rtol=0)
     for output in (found, want):
         output.square().sum().backward()
@@ -76,8 +100,8 @@ class OnGpu:
         self.shape, self.dtype = shape, dtype
 
 
-def usable(query: object, *, dropout: float = 0.0) -> bool:
-    return varlen_attention.is_usable(query, dropout=dropout)  # type: ignore[arg-type]
+def usable(query: object, attention: str = "auto", *, dropout: float = 0.0) -> bool:
+    return varlen_attention.is_usable(query, attention, dropout=dropout)  # type: ignore[arg-type]
 
 
 def test_it_is_used_for_packed_rows_of_two_byte_numbers_on_a_gpu_alone() -> None:
@@ -89,6 +113,9 @@ def test_it_is_used_for_packed_rows_of_two_byte_numbers_on_a_gpu_alone() -> None
     assert not usable(OnGpu(1, 4, 99, 12)), "its heads are multiples of 8 wide"
     assert not usable(OnGpu(1, 4, 99, 512))
     assert not usable(OnGpu(1, 4, 99, 128), dropout=0.1)
+    assert not usable(OnGpu(1, 4, 99, 128), "sdpa")
+    assert usable(OnGpu(1, 4, 99, 128), "varlen")
+    assert not usable(OnGpu(1, 4, 99, 128), "flash_attention_2"), "no image has the package"
 
 
 @pytest.mark.parametrize(
@@ -103,23 +130,34 @@ def test_it_is_used_for_packed_rows_of_two_byte_numbers_on_a_gpu_alone() -> None
 def test_it_is_said_why_a_trainer_does_without_it(
     device: str, two_byte_numbers: bool, why: str
 ) -> None:
-    found = varlen_attention.lack(device=device, two_byte_numbers=two_byte_numbers)
+    found = varlen_attention.lack("auto", device=device, two_byte_numbers=two_byte_numbers)
     assert found.endswith(why)
     assert bool(found) == bool(why)
 
 
+def test_what_is_asked_for_is_named_where_it_cannot_be_had() -> None:
+    flash = varlen_attention.lack("flash_attention_2", device="cuda", two_byte_numbers=True)
+    assert flash == "the package flash-attn is not in this image"
+    sdpa = varlen_attention.lack("sdpa", device="cuda", two_byte_numbers=True)
+    assert sdpa == "attention is sdpa"
+
+
 def test_a_torch_without_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(varlen_attention, "_kernel", None)
-    found = varlen_attention.lack(device="cuda", two_byte_numbers=True)
+    found = varlen_attention.lack("auto", device="cuda", two_byte_numbers=True)
     assert found == f"torch {torch.__version__} has no kernel for several sequences that fits"
 
 
-def test_where_bits_must_be_the_same_each_time_it_is_not_used() -> None:
+def test_where_bits_must_be_the_same_each_time_it_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     torch.use_deterministic_algorithms(mode=True)
     try:
         assert not usable(OnGpu(1, 4, 99, 128))
-        found = varlen_attention.lack(device="cuda", two_byte_numbers=True)
+        found = varlen_attention.lack("auto", device="cuda", two_byte_numbers=True)
         assert "algorithm.deterministic" in found
+        monkeypatch.setattr(varlen_attention, "_flash_kernel", lambda: flash_kernel)
+        assert usable(OnGpu(1, 4, 99, 128), "flash_attention_2"), "which it can be asked for"
     finally:
         torch.use_deterministic_algorithms(mode=False)
 
@@ -131,4 +169,4 @@ def test_a_torch_whose_kernel_has_other_arguments_does_without_it(
         return query * is_causal
 
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", former)
-    assert varlen_attention._find_kernel() is None
+    assert varlen_attention._torchs_kernel() is None

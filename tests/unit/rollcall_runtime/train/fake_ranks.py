@@ -26,6 +26,9 @@ class FakeRanks:
     def size(self) -> int:
         return 1 + len(self.others)
 
+    def any(self, value: bool) -> bool:
+        return any(self.gather(value))
+
     def gather(self, value: Any) -> list[Any]:
         return [value, *self.others]
 

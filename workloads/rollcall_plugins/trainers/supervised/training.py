@@ -87,7 +87,7 @@ class SupervisedTraining:
         `report` is called after each step. SpecError if too many steps in a row were skipped.
         """
         for batch in self.batches.ahead(range(self.step, self.steps)):
-            if any(self._ranks.gather(stop())):
+            if self._ranks.any(stop()):
                 break
             done = self._train(batch)
             report(done)

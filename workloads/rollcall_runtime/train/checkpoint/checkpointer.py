@@ -127,7 +127,7 @@ class Checkpointer:
             return
         self.check()
         running = self._running
-        if running is not None and any(self._ranks.gather(not self._ended(running))):
+        if running is not None and self._ranks.any(not self._ended(running)):
             seconds = time.monotonic() - running.began
             reason = f"the save of step {running.step} has run for {seconds:.0f} s"
             self._failed(state.step, f"{reason}; is the volume hung?")
@@ -157,7 +157,7 @@ class Checkpointer:
         if self._config is None:
             return
         self.wait(FINAL_SECONDS)
-        if any(self._ranks.gather(self.unsaved(state.step))):
+        if self._ranks.any(self.unsaved(state.step)):
             self.save(model, state)
         running = self._running
         if running is not None and running.step == state.step and not self.wait(FINAL_SECONDS):

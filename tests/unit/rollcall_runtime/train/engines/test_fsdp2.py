@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.models.tiny_decoder import TinyConfig, TinyDecoder
 from rollcall_runtime.train import torch26_compat
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
@@ -326,3 +327,19 @@ def test_an_engine_without_an_optimizer_only_evaluates(ranks: TrainerProcessGrou
     with pytest.raises(RuntimeError, match="without an optimizer"):
         engine.optimizer_step()
     engine.close()
+
+
+@pytest.mark.parametrize("attention", ["varlen", "flash_attention_2"])
+def test_a_kernel_for_packed_rows_that_cannot_be_had_is_refused(
+    ranks: TrainerProcessGroup, attention: str
+) -> None:
+    with pytest.raises(SpecError) as error, opened(ranks, packing=True, attention=attention):
+        pass
+    assert error.value.field == "spec.trainer.engine.config.attention"
+    problem = f"{attention} cannot be had here: a kernel for several sequences needs a GPU"
+    assert problem in str(error.value)
+
+
+def test_a_kernel_for_packed_rows_is_refused_for_padded_ones() -> None:
+    with pytest.raises(ValueError, match="attention varlen is for packed rows: set packing"):
+        EngineSettings(attention="varlen")

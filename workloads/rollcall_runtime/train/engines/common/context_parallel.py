@@ -7,6 +7,7 @@ rank's gradient is that of its positions; the sum over ranks is the whole one.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,7 +39,8 @@ class ContextParallelRanks:
         positions = given.positions
         if positions is None:
             positions = torch.arange(length, device=given.tokens.device).expand(rows, -1)
-        lengths = given.layout.lengths if given.layout else (length,)
+        whole = given.layout or RowLayout((length,))
+        lengths = (*whole.lengths, padding) if padding else whole.lengths
 
         def part(values: Tensor) -> Tensor:
             return pad(values, (0, padding)).narrow(1, self._rank * own, own)
@@ -48,7 +50,7 @@ class ContextParallelRanks:
             targets=part(given.targets),
             mask=part(given.mask),
             positions=part(positions),
-            layout=RowLayout((*lengths, padding) if padding else lengths, ranks=self),
+            layout=replace(whole, lengths=lengths, ranks=self),
         )
 
     def whole(self, values: Tensor, length: int) -> Tensor:

@@ -20,6 +20,7 @@ from rollcall_runtime.train.train_loss import ModelOutput
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from rollcall_protocol.train_settings import EngineSettings
     from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.sequence_attention import RowLayout
     from rollcall_runtime.train.engines.common.context_parallel import ContextParallelRanks
@@ -113,15 +114,16 @@ def model_output(
     batch: TrainBatch,
     *,
     head: Head,
-    packing: bool,
+    settings: EngineSettings,
     entropy: bool,
     ranks: ContextParallelRanks | None = None,
 ) -> ModelOutput:
-    """What `module` (of `with_head`) gives for a batch on its device; rows packed if asked for.
+    """What `module` (of `with_head`) gives for a batch on its device; rows packed if set so.
 
     Collective over `ranks`, if these share the positions: all of them get all of the output.
     """
-    given = packed_input(batch) if packing else padded_input(batch)
+    packing = settings.packing
+    given = packed_input(batch, settings.attention) if packing else padded_input(batch)
     length = given.tokens.shape[1]
     if ranks is not None:
         given = ranks.own_part(given)

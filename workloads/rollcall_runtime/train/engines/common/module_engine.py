@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from rollcall_protocol.train_settings import ADAPTER
+from rollcall_protocol.train_settings import ADAPTER, Attention
 from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.model_parts import (
     attention_heads,
@@ -112,8 +112,7 @@ class ModuleEngine(MicrobatchedEngine):
         model = source.build_empty(head=head)
         weights = source.weights(head=head, seed=seed)
         if settings.packing:
-            prepare_row_layouts(model)
-            self._say_how_it_attends()
+            self._choose_attention(of_layouts=prepare_row_layouts(model))
         if settings.context_parallel > 1:
             self._share_positions(model)
         if settings.lora_rank:
@@ -138,13 +137,21 @@ class ModuleEngine(MicrobatchedEngine):
             self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
         self._placement = StatePlacement(self.setup.ranks.device)
 
-    def _say_how_it_attends(self) -> None:
+    def _choose_attention(self, *, of_layouts: bool) -> None:
+        """Say how packed rows are attended to; SpecError if that is not what is asked for."""
+        settings = self.setup.settings
         why = varlen_attention.lack(
+            settings.attention,
             device=self.setup.ranks.device.type,
-            two_byte_numbers=self.setup.settings.precision == "bf16",
+            two_byte_numbers=settings.precision == "bf16",
         )
+        if not of_layouts:
+            why = f"with a mask: it was not tested with the architecture of {self.setup.model}"
+        if why and settings.attention in {Attention.VARLEN, Attention.FLASH}:
+            problem = f"{settings.attention} cannot be had here: {why}; set it to auto"
+            raise SpecError(f"{FIELD}.config.attention", problem)
         how = f"one sequence after the other: {why}" if why else "all sequences at once"
-        log.info("attention of packed rows computes %s", how)
+        log.info("attention of packed rows computes %s", how if of_layouts else why)
 
     def _share_positions(self, model: nn.Module) -> None:
         """Collective. Have `context_parallel` successive ranks compute the same rows together."""
@@ -199,7 +206,7 @@ class ModuleEngine(MicrobatchedEngine):
             self._module,
             batch,
             head=self.setup.head,
-            packing=self.setup.settings.packing,
+            settings=self.setup.settings,
             entropy=entropy,
             ranks=self._sharing,
         )
@@ -231,7 +238,7 @@ class ModuleEngine(MicrobatchedEngine):
 
     def _any_rank_has_stepped(self, optimizer: torch.optim.Optimizer) -> bool:
         """Collective: a rank whose shards are all of what is not trained has no state itself."""
-        return any(self.setup.ranks.gather(bool(optimizer.state)))
+        return self.setup.ranks.any(bool(optimizer.state))
 
     def load_checkpoint(self, path: Path) -> dict[str, Any]:
         state = files.read_state(path)

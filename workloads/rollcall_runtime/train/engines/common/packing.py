@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from rollcall_protocol.train_settings import Attention
 from rollcall_runtime.models.sequence_attention import RowLayout
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ def padded_input(batch: TrainBatch) -> HeadInput:
     return HeadInput(batch.tokens, batch.targets, batch.mask)
 
 
-def packed_input(batch: TrainBatch) -> HeadInput:
-    """All rows one after the other."""
+def packed_input(batch: TrainBatch, attention: str = Attention.AUTO) -> HeadInput:
+    """All rows one after the other; `attention` is the engine's setting."""
     there = occupied(batch)
     places = torch.arange(batch.tokens.shape[1], device=there.device).expand_as(there)
     return HeadInput(
@@ -44,7 +45,7 @@ def packed_input(batch: TrainBatch) -> HeadInput:
         targets=batch.targets[there][None],
         mask=batch.mask[there][None],
         positions=places[there][None],
-        layout=RowLayout(tuple(batch.lengths.tolist())),
+        layout=RowLayout(tuple(batch.lengths.tolist()), attention=attention),
     )
 
 

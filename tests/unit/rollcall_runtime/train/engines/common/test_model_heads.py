@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from rollcall_protocol.train_settings import EngineSettings
 from rollcall_runtime.models.model_parts import output_layer
 from rollcall_runtime.models.model_source import Head
 from rollcall_runtime.models.open_model import open_model
@@ -34,7 +35,11 @@ def expected(batch: TrainBatch) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("chunk", [0, 1, 7, 10_000])
 def test_log_probabilities_and_entropy(chunk: int, packing: bool) -> None:
     output = model_output(
-        built(chunk=chunk), BATCH, head="language-model", packing=packing, entropy=True
+        built(chunk=chunk),
+        BATCH,
+        head="language-model",
+        settings=EngineSettings(packing=packing),
+        entropy=True,
     )
     assert output.logprobs is not None
     assert output.entropy is not None
@@ -46,7 +51,13 @@ def test_log_probabilities_and_entropy(chunk: int, packing: bool) -> None:
 
 def gradients(*, chunk: int = 0, packing: bool = False) -> dict[str, Tensor]:
     module = built(chunk=chunk)
-    output = model_output(module, BATCH, head="language-model", packing=packing, entropy=False)
+    output = model_output(
+        module,
+        BATCH,
+        head="language-model",
+        settings=EngineSettings(packing=packing),
+        entropy=False,
+    )
     assert output.logprobs is not None
     assert output.entropy is None
     output.logprobs.sum().backward()  # type: ignore[no-untyped-call]
@@ -61,7 +72,9 @@ def test_a_chunked_output_layer_has_the_same_gradients() -> None:
 def test_packing_changes_no_output(head: Head) -> None:
     found = []
     for packing in (False, True):
-        output = model_output(built(head), BATCH, head=head, packing=packing, entropy=False)
+        output = model_output(
+            built(head), BATCH, head=head, settings=EngineSettings(packing=packing), entropy=False
+        )
         tensors = [t for t in (output.logprobs, output.values, output.scores) if t is not None]
         assert len(tensors) == 1
         found.append(tensors[0])
@@ -73,7 +86,12 @@ def test_packing_changes_no_output(head: Head) -> None:
 def test_values_stand_at_each_position_and_scores_at_the_last_one() -> None:
     module = built("value")
     values, scores = (
-        getattr(model_output(module, BATCH, head=head, packing=False, entropy=False), name)
+        getattr(
+            model_output(
+                module, BATCH, head=head, settings=EngineSettings(packing=False), entropy=False
+            ),
+            name,
+        )
         for head, name in HEADS
     )
     rows = torch.arange(BATCH.rows)
@@ -86,7 +104,9 @@ def test_logits_of_a_chunk_at_a_time_are_in_memory() -> None:
     module = built(chunk=4)
     head: nn.Module = module.model.head  # type: ignore[assignment,union-attr]
     head.register_forward_hook(lambda _module, _given, found: seen.append(len(found)))
-    model_output(module, BATCH, head="language-model", packing=False, entropy=False)
+    model_output(
+        module, BATCH, head="language-model", settings=EngineSettings(packing=False), entropy=False
+    )
     assert max(seen) == 4
     assert sum(seen) == int(BATCH.mask.sum())
 
@@ -100,7 +120,13 @@ def scores_at(temperature: float, *, chunk: int, by_hand: bool) -> tuple[Tensor,
         logprobs = every.gather(-1, BATCH.targets[..., None])[..., 0][BATCH.mask]
         entropy = -(every.exp() * every).sum(-1)[BATCH.mask]
     else:
-        output = model_output(module, BATCH, head="language-model", packing=False, entropy=True)
+        output = model_output(
+            module,
+            BATCH,
+            head="language-model",
+            settings=EngineSettings(packing=False),
+            entropy=True,
+        )
         assert output.logprobs is not None
         assert output.entropy is not None
         logprobs, entropy = output.logprobs[BATCH.mask], output.entropy[BATCH.mask]
