@@ -2,8 +2,8 @@
 
 `blocking`: fsdp2 in two ranks sends 64 MiB to four rollouts over gloo, with `weightSync.blocking`
 and without. A step's visible wait is the copy of the weights, and what training waits for a version
-to be published. `staleness`: one trainer and one rollout, with `maxStaleness` 0 and 2. One prompt
-in a call of the inference engine, so that generating takes about as long as training.
+to be published. `staleness`: one trainer and one rollout, with `maxStaleness` 0 and 2. Two prompts
+in a call of the inference engine: then neither of the two waits long for the other.
 """
 
 import statistics
@@ -47,7 +47,7 @@ def staleness_job(most: int) -> list[dict[str, Any]]:
     del spec["trainer"]["checkpoint"]
     spec["algorithm"]["maxStaleness"] = most
     spec["rollouts"][0]["replicas"] = 1
-    spec["rollouts"][0]["engine"]["config"] = {"concurrency": 1}
+    spec["rollouts"][0]["engine"]["config"] = {"concurrency": 2}
     return documents[:1]
 
 
