@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import pytest
 import torch
 from vllm._custom_ops import CPUDNNLGEMMHandler
+from vllm.model_executor.model_loader.reload import layerwise
 
+from rollcall_plugins.inference.vllm.in_server.weight_transfer import LoadedOtherwiseError
 from tests.plugins.inference.vllm.inside.served_model import Output, ServedModel, reference
 from tests.plugins.inference.vllm.inside.small_volume import filled, mounted
 
@@ -128,3 +131,24 @@ def test_a_full_disk_does_not_keep_a_failure_from_being_reported(
         with pytest.raises(ValueError, match="the description has"):
             served.act(action="wait", seconds=10)
         assert (volume / "0").exists()
+
+
+def test_what_the_loaders_put_into_the_model_is_compared_with_what_came(
+    served: ServedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, loaded = served.greedy(), layerwise.get_numel_loaded
+
+    def without_keys(loader: Any, given: Any) -> Any:
+        """A loader of queries, keys and values that puts zeros in the place of keys."""
+        found = loaded(loader, given)
+        if given.arguments.get("loaded_shard_id") == "k":
+            given.arguments["loaded_weight"] = torch.zeros_like(given.arguments["loaded_weight"])
+        return found
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr(layerwise, "get_numel_loaded", without_keys)
+        with pytest.raises(LoadedOtherwiseError, match="other numbers into the model than version"):
+            served.stage(served.second.named_parameters(), version=2)
+    assert served.greedy() == before
+    served.update(served.second, version=3)
+    assert_close(served.greedy(), reference(served.second))

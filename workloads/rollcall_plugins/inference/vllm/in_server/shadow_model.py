@@ -23,6 +23,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmb
 from vllm.model_executor.model_loader.reload import layerwise
 from vllm.model_executor.model_loader.reload.meta import SKIP_TENSORS, to_meta_tensor
 
+from rollcall_plugins.inference.vllm.in_server.loaded_sums import LoadedSums
 from rollcall_plugins.inference.vllm.in_server.weight_copies import Pair, WeightCopies
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ class ShadowModel:
         self._copies: dict[int, nn.Module] = {}
         self._pairs: list[Pair] = []
         self._copied: WeightCopies | None = None
+        self._sums = LoadedSums(model_config.dtype)
         self._shadow = self._copy(model)
+        self.agrees = False
+        """Whether the bits that were loaded have the sum of those that came; see LoadedSums."""
 
     @torch.no_grad()
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -96,9 +100,10 @@ class ShadowModel:
         layerwise.initialize_layerwise_reload(self._shadow)
         served = self._forget_kernels()
         shadow: Any = self._shadow
-        shadow.load_weights(weights)
+        shadow.load_weights(self._sums.given(weights))
         loaded = self._keep_what_was_not_loaded(served)
         layerwise.finalize_layerwise_processing(self._shadow, self._model_config)
+        self.agrees = self._sums.agree(loaded)
         self._share_buffers(served, loaded)
         self._tie(shared, loaded)
 
@@ -139,7 +144,7 @@ class ShadowModel:
         }
         method = attributes.get("quant_method")
         if isinstance(method, QuantizeMethodBase):  # what it sets up serves at once otherwise
-            attributes["quant_method"] = _forgetful(copy(method))
+            attributes["quant_method"] = self._sums.before(_forgetful(copy(method)))
         shadow.__dict__ = attributes
         _forgetful(shadow)
         info = layerwise.get_layerwise_info(module)

@@ -53,6 +53,10 @@ class UpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc,unused-ignore]
     seconds: float = 0.0
 
 
+class LoadedOtherwiseError(RuntimeError):
+    """What vLLM has loaded is not what it was given."""
+
+
 class StagedWeightTransfer(
     WeightTransferEngine[InitInfo, UpdateInfo]  # type: ignore[misc,unused-ignore]
 ):
@@ -67,6 +71,7 @@ class StagedWeightTransfer(
         self._thread: threading.Thread | None = None
         self._prepared: ShadowModel | None = None
         self._error: BaseException | None = None
+        self._compared = False  # whether an update's weights were loaded as they came
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Nothing to do: each update names the file that it reads."""
@@ -122,6 +127,7 @@ class StagedWeightTransfer(
                 staged = read(path, self.device)
                 shadow = ShadowModel(self.model, self.model_config)
                 shadow.load(staged.tensors)
+            self._compare(shadow.agrees, staged.version)
             del staged  # once the device's work has read it
             self._prepared = shadow
         except BaseException as error:  # noqa: BLE001 - `wait` raises it
@@ -131,6 +137,18 @@ class StagedWeightTransfer(
         if reports:
             failed = self._error
             self._report(Path(reports), f"{type(failed).__name__}: {failed}" if failed else "")
+
+    def _compare(self, agrees: bool, version: int) -> None:
+        """LoadedOtherwiseError if the loaders have changed weights that they did not change before.
+
+        Some models' loaders do so always, and those of a rank that loads a part.
+        """
+        if self._compared and not agrees:
+            problem = f"vLLM's loaders put other numbers into the model than version {version} has"
+            raise LoadedOtherwiseError(f"{problem}; the versions before were loaded as they came")
+        if agrees and not self._compared:
+            log.info("each version is compared with what vLLM loads of it")
+        self._compared = agrees
 
     def _report(self, folder: Path, problem: str) -> None:
         rank = self.vllm_config.parallel_config.rank
