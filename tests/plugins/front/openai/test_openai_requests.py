@@ -56,11 +56,29 @@ def test_contents_in_parts_are_joined() -> None:
     assert found.messages == ({"role": "user", "content": "ab"},)
 
 
-def test_a_prompt_is_text_or_tokens() -> None:
-    assert read_completion(TEXT, JOB).text == "hi"
-    assert read_completion({**TEXT, "prompt": ["hi"]}, JOB).text == "hi"
-    assert read_completion({**TEXT, "prompt": [4, 5]}, JOB).tokens == (4, 5)
-    assert read_completion({**TEXT, "prompt": [[4, 5]]}, JOB).tokens == (4, 5)
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("hi", ("hi",)),
+        ([4, 5], ((4, 5),)),
+        (["hi"], ("hi",)),
+        ([[4, 5]], ((4, 5),)),
+        (["hi", "there"], ("hi", "there")),
+        ([[4, 5], [6]], ((4, 5), (6,))),
+    ],
+)
+def test_prompts_are_texts_or_tokens(prompt: Any, expected: tuple[Any, ...]) -> None:
+    assert read_completion({**TEXT, "prompt": prompt}, JOB).prompts == expected
+
+
+def test_answers_of_a_request_are_bounded() -> None:
+    prompts = [[3]] * 33
+    assert len(read_completion({**TEXT, "prompt": prompts, "n": 124}, JOB).prompts) == 33
+    with pytest.raises(
+        BadRequestError, match="33 prompts with n 125 ask for more than 4096"
+    ) as error:
+        read_completion({**TEXT, "prompt": prompts, "n": 125}, JOB)
+    assert error.value.field == "prompt"
 
 
 @pytest.mark.parametrize(
@@ -69,6 +87,9 @@ def test_a_prompt_is_text_or_tokens() -> None:
         {"user": "me", "metadata": {}, "store": False},
         {"presence_penalty": 0, "frequency_penalty": 0.0, "tools": [], "logit_bias": {}},
         {"response_format": {"type": "text"}, "temperature": None, "unknown": None},
+        {"repetition_penalty": 1.0, "min_p": 0.0, "length_penalty": 1, "use_beam_search": False},
+        {"ignore_eos": False, "min_tokens": 0, "stop_token_ids": [], "skip_special_tokens": True},
+        {"chat_template_kwargs": {}, "add_generation_prompt": True},
     ],
 )
 def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
@@ -81,6 +102,10 @@ def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"repetition_penalty": 1.1}, "repetition_penalty"),
+        ({"min_p": 0.05}, "min_p"),
+        ({"ignore_eos": True}, "ignore_eos"),
+        ({"return_tokens_as_token_ids": 1}, "return_tokens_as_token_ids"),
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"temprature": 1}, "temprature"),
         ({"n": 0}, "n"),
@@ -115,7 +140,9 @@ def test_what_is_not_supported_is_refused_by_its_name(
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("prompt", ["", [], ["a", "b"], [1, "a"], [[1], [2]], 3, [True]])
+@pytest.mark.parametrize(
+    "prompt", ["", [], ["a", ""], [1, "a"], ["a", 1], [[1], []], [[[1]]], 3, [True], None]
+)
 def test_a_prompt_that_is_neither_is_refused(prompt: Any) -> None:
     with pytest.raises(BadRequestError) as caught:
         read_completion({**TEXT, "prompt": prompt}, JOB)

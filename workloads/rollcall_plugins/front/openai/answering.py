@@ -32,6 +32,7 @@ class Choice:
     """
 
     index: int
+    prompt: tuple[int, ...]
     text: TextStream | None
     written: str = ""
     response: Response = field(default_factory=Response)
@@ -42,22 +43,23 @@ class Choice:
 
 
 class Answer:
-    """The answer to `asked`, whose prompt has the tokens `prompt`."""
+    """The answer to `asked`, whose prompts are the tokens `prompts`; each has its `n` choices."""
 
     def __init__(
         self,
         asked: CompletionRequest,
-        prompt: tuple[int, ...],
+        prompts: Sequence[tuple[int, ...]],
         *,
         generation: Generation,
         reader: PromptReader,
     ) -> None:
-        self.asked, self.prompt = asked, prompt
+        self.asked, self._prompts = asked, prompts
         self._generation, self._reader = generation, reader
         kind = "chatcmpl" if asked.chat else "cmpl"
         name = f"{kind}-{uuid.uuid4().hex}"
         self.head = AnswerHead(name, asked.model, int(time.time()), asked.chat)
-        self.choices = [Choice(number, self._text()) for number in range(asked.n)]
+        each = [prompt for prompt in prompts for _ in range(asked.n)]
+        self.choices = [Choice(at, prompt, self._text()) for at, prompt in enumerate(each)]
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is no stream."""
@@ -116,7 +118,7 @@ class Answer:
 
     async def _follow(self, one: Choice) -> AsyncGenerator[tuple[Choice, str, int], None]:
         seed = (self.asked.seed + one.index * _CHOICE_SEEDS) % 2**63
-        request = GenerationRequest(self.prompt, self.asked.sampling, seed)
+        request = GenerationRequest(one.prompt, self.asked.sampling, seed)
         async with aclosing(self._generation.generate(request)) as pieces:
             async for piece in pieces:
                 text = self._take(one, piece)
@@ -144,7 +146,9 @@ class Answer:
 
     def _text_of(self, token: int) -> str:
         tokenizer = self._reader.tokenizer
-        return tokenizer.decode([token], special=True) if tokenizer else f"token_id:{token}"
+        if tokenizer is None or self.asked.tokens_by_number:
+            return f"token_id:{token}"
+        return tokenizer.decode([token], special=True)
 
     def _choice(self, one: Choice, text: str, since: int, *, whole: bool) -> dict[str, Any]:
         logprobs = None
@@ -161,8 +165,11 @@ class Answer:
             finish=one.finish,
             logprobs=logprobs,
             tokens=one.response.tokens[since:] if ids else None,
-            prompt=self.prompt if self.asked.return_token_ids and since == 0 else None,
+            prompt=one.prompt if self.asked.return_token_ids and since == 0 else None,
+            # A rollout is sure of them with the last token only.
+            versions=one.response.versions if ids and one.finish is not None else None,
         )
 
     def _usage(self) -> dict[str, int]:
-        return usage(len(self.prompt), sum(len(one.response.tokens) for one in self.choices))
+        sampled = sum(len(one.response.tokens) for one in self.choices)
+        return usage(sum(map(len, self._prompts)), sampled)

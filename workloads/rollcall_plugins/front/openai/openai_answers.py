@@ -43,8 +43,12 @@ def choice(
     logprobs: dict[str, Any] | None,
     tokens: Sequence[int] | None,
     prompt: Sequence[int] | None = None,
+    versions: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """One of an answer's choices, `whole` or a piece; `tokens` and `prompt` if asked for."""
+    """One of an answer's choices, `whole` or a piece; `tokens` and `prompt` if asked for.
+
+    `versions` are those of the weights that sampled all tokens of the choice, not OpenAI's field.
+    """
     body: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": finish}
     if not head.chat:
         body["text"] = text
@@ -56,6 +60,8 @@ def choice(
         body["token_ids"] = list(tokens)
     if prompt is not None:
         body["prompt_token_ids"] = list(prompt)
+    if versions is not None:
+        body["weight_versions"] = list(versions)
     return body
 
 
@@ -87,7 +93,7 @@ def logprobs_of(
     return {
         "tokens": list(texts),
         "token_logprobs": list(values),
-        "top_logprobs": None,
+        "top_logprobs": [{text: value} for text, value in zip(texts, values, strict=True)],
         "text_offset": offsets,
     }
 

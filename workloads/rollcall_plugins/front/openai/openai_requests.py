@@ -8,6 +8,7 @@ from typing import Any
 from rollcall_protocol.sampling_config import SamplingConfig
 
 MOST_CHOICES = 128
+MOST_ANSWERS = 4096  # of a request: its prompts, each with its choices
 MOST_MESSAGES = 4096
 _MAX_SEED = 2**63
 _LARGEST = 1e9  # of numbers that are not whole
@@ -24,20 +25,33 @@ _WITHOUT_EFFECT = {
 }
 # Of other settings, the values that say what happens anyway.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
+    "add_generation_prompt": (True,),
     "best_of": (1,),
+    "chat_template_kwargs": ({},),
+    "continue_final_message": (False,),
     "echo": (False,),
     "frequency_penalty": (0,),
+    "ignore_eos": (False,),
+    "include_stop_str_in_output": (False,),
+    "length_penalty": (1,),
     "logit_bias": ({},),
+    "min_p": (0,),
+    "min_tokens": (0,),
     "presence_penalty": (0,),
+    "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
+    "skip_special_tokens": (True,),
+    "spaces_between_special_tokens": (True,),
+    "stop_token_ids": ([],),
     "suffix": ("",),
     "tool_choice": ("none",),
     "tools": ([],),
     "top_logprobs": (0,),
+    "use_beam_search": (False,),
 }
 _COMMON = {
     *("model", "n", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "stream"),
-    *("stream_options", "logprobs", "return_token_ids"),
+    *("stream_options", "logprobs", "return_token_ids", "return_tokens_as_token_ids"),
 }
 
 
@@ -51,22 +65,23 @@ class BadRequestError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """What one request asks for. The prompt is `messages`, `text` or `tokens`, the others are None.
+    """What one request asks for: answers to `messages`, or to each of `prompts`, texts or tokens.
 
-    `include_usage`: a stream ends with the numbers of tokens.
+    `include_usage`: a stream ends with the numbers of tokens. `tokens_by_number`: a token's text,
+    beside its log-probability, is its number.
     """
 
     model: str
     sampling: SamplingConfig
     messages: tuple[Mapping[str, Any], ...] | None = None
-    text: str | None = None
-    tokens: tuple[int, ...] | None = None
+    prompts: tuple[str | tuple[int, ...], ...] = ()
     n: int = 1
     seed: int = 0
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
     return_token_ids: bool = False
+    tokens_by_number: bool = False
 
     @property
     def chat(self) -> bool:
@@ -92,14 +107,25 @@ def read_completion(body: Any, sampling: SamplingConfig) -> CompletionRequest:
     fields = _fields(body, {*_COMMON, "prompt"})
     asked = _common(fields, sampling, longest="max_tokens")
     logprobs = _integer(fields, "logprobs", 0, 1) is not None
-    prompt = fields.get("prompt")
-    if isinstance(prompt, list) and len(prompt) == 1 and isinstance(prompt[0], (str, list)):
-        prompt = prompt[0]
-    if isinstance(prompt, str) and prompt:
-        return replace(asked, text=prompt, logprobs=logprobs)
-    if isinstance(prompt, list) and prompt and set(map(type, prompt)) == {int}:
-        return replace(asked, tokens=tuple(prompt), logprobs=logprobs)
-    problem = "prompt must be one text or one list of token numbers, not empty; send a request each"
+    given = fields.get("prompt")
+    listed: list[Any] = given if isinstance(given, list) and given else [given]
+    if not isinstance(listed[0], (str, list)):
+        listed = [given]  # the numbers of one prompt, or none
+    prompts = tuple(_prompt(each) for each in listed)
+    if len(prompts) * asked.n > MOST_ANSWERS:
+        problem = (
+            f"{len(prompts)} prompts with n {asked.n} ask for more than {MOST_ANSWERS} answers"
+        )
+        raise BadRequestError(f"{problem}; send several requests", "prompt")
+    return replace(asked, prompts=prompts, logprobs=logprobs)
+
+
+def _prompt(given: Any) -> str | tuple[int, ...]:
+    if isinstance(given, str) and given:
+        return given
+    if isinstance(given, list) and given and set(map(type, given)) == {int}:
+        return tuple(given)
+    problem = "prompt must be a text or a list of token numbers, or a list of those, none empty"
     raise BadRequestError(problem, "prompt")
 
 
@@ -132,6 +158,7 @@ def _common(fields: dict[str, Any], base: SamplingConfig, *, longest: str) -> Co
         stream=_flag(fields, "stream"),
         include_usage=_flag(options, "include_usage"),
         return_token_ids=_flag(fields, "return_token_ids"),
+        tokens_by_number=_flag(fields, "return_tokens_as_token_ids"),
     )
 
 

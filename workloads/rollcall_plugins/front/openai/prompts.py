@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollcall_plugins.front.openai.openai_requests import BadRequestError
 from rollcall_protocol.prompts.sample_check import SampleBounds
@@ -10,7 +10,7 @@ from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_runtime.models.model_source import ModelSource
@@ -32,17 +32,19 @@ class PromptReader:
         """The tokens that end a response."""
         return self.source.eos if self.tokenizer is None else self.tokenizer.eos
 
-    def text(self, asked: CompletionRequest) -> str | None:
-        """What the model reads as text; None if the prompt is tokens. BadRequestError."""
-        if asked.tokens is not None:
-            return None
-        if self.tokenizer is None:
+    def prompts(self, asked: CompletionRequest) -> tuple[str | tuple[int, ...], ...]:
+        """What the model reads, as texts or tokens. BadRequestError."""
+        if self.tokenizer is None and (
+            asked.chat or any(isinstance(p, str) for p in asked.prompts)
+        ):
             problem = "the job's model has no tokenizer: send /v1/completions a list of tokens"
             raise BadRequestError(problem, asked.prompt_field)
-        if asked.messages is None:
-            return asked.text or ""
+        return asked.prompts if asked.messages is None else (self._chat_text(asked.messages),)
+
+    def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        assert self.tokenizer is not None  # noqa: S101 - `prompts` has looked
         try:
-            return self.tokenizer.chat_text(asked.messages)
+            return self.tokenizer.chat_text(messages)
         except SpecError as error:
             raise BadRequestError(error.problem, "messages") from error
         except ValueError as error:
@@ -53,7 +55,7 @@ class PromptReader:
 
         BadRequestError if it is no Unicode.
         """
-        assert self.tokenizer is not None  # noqa: S101 - `text` gave one
+        assert self.tokenizer is not None  # noqa: S101 - `prompts` gave one
         try:
             return tuple(self.tokenizer.encode(text))
         except ValueError as error:

@@ -145,7 +145,7 @@ class Recording:
         for one in answer.choices:
             if one.oldest is None or not one.response.tokens:
                 continue
-            completion = RecordedCompletion(answer.prompt, one.response, one.oldest, as_usual)
+            completion = RecordedCompletion(one.prompt, one.response, one.oldest, as_usual)
             last = one.response.tokens[-1]
             forgotten = self._records.record(
                 name,

@@ -50,6 +50,7 @@ LONGEST_REWARD = 4096  # bytes
 _REQUEST_BYTES, _TOKEN_BYTES = 1 << 20, 64  # of a body: all else, and what a position is said by
 REWARD = "/v1/trajectories/{trajectory}/reward"
 MODELS, CHAT, COMPLETIONS = "/v1/models", "/v1/chat/completions", "/v1/completions"
+HEALTH = "/health"
 _FAILURES: dict[type[Exception], tuple[str, int]] = {
     UnanswerableError: ("bad_request", 400),
     BusyError: ("busy", 429),
@@ -82,6 +83,7 @@ class FrontServer:
         positions = reader.source.positions or MAX_POSITIONS
         self._longest = _REQUEST_BYTES + positions * _TOKEN_BYTES
         application = web.Application()
+        application.router.add_get(HEALTH, self._health)
         application.router.add_get(MODELS, self._guard(self._models))
         application.router.add_post(CHAT, self._guard(self._answers(read_chat)))
         application.router.add_post(COMPLETIONS, self._guard(self._answers(read_completion)))
@@ -151,12 +153,17 @@ class FrontServer:
     def _late(self) -> str:
         return f"there was no whole answer within {self._settings.request_seconds:g} s"
 
+    async def _health(self, _: web.Request) -> web.StreamResponse:
+        """As vLLM's, also without a key: 200 if a rollout serves, 503 if none does."""
+        return web.Response(status=200 if self._generation.routes.rollouts else 503)
+
     async def _models(self, _: web.Request) -> web.StreamResponse:
         own = {
             "id": self._job.model,
             "object": "model",
             "created": self._started,
             "owned_by": f"{self._job.namespace}/{self._job.job}",
+            "max_model_len": self._reader.source.positions,
         }
         return web.json_response({"object": "list", "data": [own]})
 
@@ -190,14 +197,12 @@ class FrontServer:
         if asked.model != self._job.model:
             problem = f"the model is {self._job.model!r}, not {asked.model[:200]!r}"
             return self._error("bad_request", 404, problem, "model", "model_not_found")
-        text = self._reader.text(asked)
-        prompt = asked.tokens or ()
-        if text is not None:
-            known, behind = self._recording.continued(trajectory, text)
-            encode = self._reader.encode
-            prompt = (*known, *await asyncio.to_thread(encode, behind, asked.prompt_field))
-        self._reader.check(asked, prompt)
-        answer = Answer(asked, prompt, generation=self._generation, reader=self._reader)
+        given = self._reader.prompts(asked)
+        if len(given) > 1 and self._job.data.from_front:
+            problem = "several prompts are no single trajectory; send a request each"
+            raise BadRequestError(problem, "prompt")
+        prompts = [await self._tokens(each, asked, trajectory) for each in given]
+        answer = Answer(asked, prompts, generation=self._generation, reader=self._reader)
         response: web.StreamResponse
         headers = {TRAJECTORY_HEADER: trajectory}
         if asked.stream:
@@ -207,9 +212,21 @@ class FrontServer:
                 response = web.json_response(await answer.whole(), headers=headers)
         self._metrics.tokens.inc(sum(len(one.response.tokens) for one in answer.choices))
         if all(one.finish is not None for one in answer.choices):
+            text = given[0] if isinstance(given[0], str) else None
             self._recording.record(trajectory, answer, text)
             self._metrics.answered.inc()
         return response
+
+    async def _tokens(
+        self, prompt: str | tuple[int, ...], asked: CompletionRequest, trajectory: str
+    ) -> tuple[int, ...]:
+        """Of a prompt; those that its trajectory has already are taken as they were sampled."""
+        if isinstance(prompt, str):
+            known, behind = self._recording.continued(trajectory, prompt)
+            encode = self._reader.encode
+            prompt = (*known, *await asyncio.to_thread(encode, behind, asked.prompt_field))
+        self._reader.check(asked, prompt)
+        return prompt
 
     async def _stream(
         self, request: web.Request, answer: Answer, headers: dict[str, str]
