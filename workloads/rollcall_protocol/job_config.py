@@ -122,6 +122,26 @@ class MembershipConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class CoordinatorConfig:
+    """What the coordinator reads of its job: members and weights, nothing of data and rewards.
+
+    Each of the `trainer_replicas` pods has `trainer_processes` ranks. `max_staleness` counts weight
+    versions. `front`: pods of the job answer agents in the form of OpenAI's API.
+    """
+
+    namespace: str
+    job: str
+    uid: str
+    weight_sync: WeightSyncConfig
+    membership: MembershipConfig
+    max_steps: int
+    max_staleness: int
+    trainer_replicas: int = 1
+    trainer_processes: int = 1
+    front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ReferenceConfig:
     """The model that a KL term keeps the policy near to; there is none without such a term.
 
@@ -363,6 +383,22 @@ class JobConfig:
     trainer_accelerators: dict[str, int] = field(default_factory=dict)
     tls: bool = False
     front: bool = False
+
+    @property
+    def coordinator(self) -> CoordinatorConfig:
+        """What the coordinator reads of it."""
+        return CoordinatorConfig(
+            namespace=self.namespace,
+            job=self.job,
+            uid=self.uid,
+            weight_sync=self.weight_sync,
+            membership=self.membership,
+            max_steps=self.algorithm.max_steps,
+            max_staleness=self.algorithm.max_staleness,
+            trainer_replicas=self.trainer_replicas,
+            trainer_processes=self.trainer_processes,
+            front=self.front,
+        )
 
     @property
     def trainer_ranks(self) -> int:

@@ -8,11 +8,11 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.job_config import CoordinatorConfig
 from rollcall_protocol.membership.bad_messages import MAX_BAD_MESSAGES, BadMessageCounter
 from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
@@ -31,10 +31,6 @@ from rollcall_protocol.membership.message_check import (
     check_version,
 )
 from rollcall_protocol.pod_contract import PARTS_PORT
-from rollcall_protocol.prompts.ledger_state import LedgerState
-from rollcall_protocol.prompts.prompt import Prompt
-from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
-from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import UNTRUSTED, JobSnapshot, SuspicionCause
@@ -42,22 +38,20 @@ from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.messages import (
     Ack,
     CaughtUp,
-    Completion,
+    CoordinatorMessage,
     Hello,
     MemberMessage,
     PartDigests,
-    PromptLease,
     SnapshotPartReady,
 )
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster, RosterMember
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.coordinator import persistent_state
-from rollcall_runtime.coordinator.completion_endpoint import longest_completion
 from rollcall_runtime.coordinator.donor_digests import DonorDigests
 from rollcall_runtime.coordinator.job_reporter import JobReporter
 from rollcall_runtime.coordinator.member_connections import ConnectionLoss, MemberConnections
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
-from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher, PromptMessage
+from rollcall_runtime.coordinator.prompts import MembersForPrompts, PromptMessage, Prompts
 from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.sender_parts import SenderParts
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
@@ -76,62 +70,47 @@ MANY_LEASES = 64  # more than a rollout is sent at once; each may have another's
 
 
 class Coordinator:
-    """Membership, weight versions and prompts of one job; owned by trainer rank 0.
+    """Members and weight versions of one job; owned by trainer rank 0.
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
-    trainer's other ranks send their own parts. `source` returns prompt number i, None if it is left
-    out, and `held_out` those of evaluations. Samples beyond `bounds` are rejected. `name` is the
-    host name under which members find the coordinator. Versions are recorded in `published` before
-    they are sent. `counted` is called with each completion that counts, and its lease. Belongs to
-    one event loop.
+    trainer's other ranks send their own parts. `name` is the host name under which members find the
+    coordinator. Versions are recorded in `published` before they are sent. `prompts` are what it
+    leases to members. Belongs to one event loop.
     """
 
     def __init__(
         self,
         *,
-        config: JobConfig,
+        config: CoordinatorConfig,
         member: MemberId,
         address: str,
         name: str,
         state_dir: Path,
         engines: Sequence[OpenEngine],
-        source: Callable[[int], Prompt | None],
-        ledger_state: LedgerState | None,
         metrics: CoordinatorMetrics,
-        bounds: SampleBounds,
         senders: int = 1,
-        held_out: Callable[[int], Prompt | None] | None = None,
         published: PublishedManifests | None = None,
-        counted: Callable[[Completion, PromptLease], None] | None = None,
+        prompts: Prompts,
     ) -> None:
-        self._held_out, self._published = held_out, published
-        self.config, self.member, self.bounds = config, member, bounds
+        self._published, self.config, self.member = published, config, member
         self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
         sync = config.weight_sync
+        self.prompts = prompts
+        self.prompts.open(
+            MembersForPrompts(self._eligible, self._send, self._suspicious, self._urgent)
+        )
         self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.connections = MemberConnections(
             self,
             metrics.refused,
             suspect_after=config.membership.suspect_after,
             processes=config.trainer_processes,
-            max_unread=MANY_LEASES * longest_completion(config, bounds),
+            max_unread=MANY_LEASES * self.prompts.longest_message,
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
         self.tickets = TicketIssuer([host_port(each, PARTS_PORT) for each in own])
-        self.prompts = PromptDispatcher(
-            config=config,
-            source=source,
-            state=ledger_state,
-            eligible=self._eligible,
-            send=self.connections.send,
-            metrics=metrics,
-            bounds=bounds,
-            suspicious=self._suspicious,
-            reward_failure_changed=self._reward_failure_changed,
-            counted=counted,
-        )
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send)
         digests = DonorDigests(
@@ -239,17 +218,6 @@ class Coordinator:
         """Release the newest snapshot: until the next one, new members fetch from peers only."""
         self.snapshots.close()
 
-    async def next_batch(self, number: int) -> list[CompletedPrompt]:
-        """Wait for `promptsPerStep` completions fresh enough to train version `number`."""
-        return await self.prompts.next_batch(number)
-
-    async def evaluate(self) -> list[tuple[float, ...]]:
-        """Have the rollouts answer the held-out prompts; the rewards of each one's samples."""
-        evaluation = self.config.evaluation
-        if evaluation is None or self._held_out is None:
-            raise RuntimeError("this job has no held-out prompts")
-        return await self.prompts.evaluate(evaluation, self._held_out)
-
     def progress(
         self,
         *,
@@ -269,10 +237,6 @@ class Coordinator:
         """Report to the operator that training has ended."""
         self._reporter.record_result(step, error)
         self.stream.changed()
-
-    def ledger_state(self) -> LedgerState:
-        """The prompt ledger's state for a checkpoint."""
-        return self.prompts.state()
 
     async def stop(self) -> None:
         """Close all streams and the engine sessions, and release the weights."""
@@ -387,7 +351,7 @@ class Coordinator:
     def report(self) -> JobSnapshot:
         """The whole state of the job, for the operator."""
         prompts = self.prompts
-        return self._reporter.snapshot(self._state, prompts.running(), prompts.rewards.shown)
+        return self._reporter.snapshot(self._state, prompts.running(), prompts.reward_failure)
 
     def serving_rollouts(self) -> ServingRollouts:
         """Where a front may send requests now."""
@@ -506,7 +470,10 @@ class Coordinator:
             if group.machine.serving(member)
         ]
 
-    def _reward_failure_changed(self) -> None:
+    def _send(self, member: MemberId, message: CoordinatorMessage) -> None:
+        self.connections.send(member, message)
+
+    def _urgent(self) -> None:
         self.stream.changed()
 
     def _set_timer(self) -> None:

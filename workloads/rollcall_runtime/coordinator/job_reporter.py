@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.job_config import CoordinatorConfig
 from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
     CoordinatorEffect,
@@ -27,9 +27,9 @@ from rollcall_runtime.coordinator.sync_group_driver import SyncGroup
 class JobReporter:
     """Gathers the state of `groups` and of training for each snapshot."""
 
-    def __init__(self, config: JobConfig, groups: Mapping[str, SyncGroup]) -> None:
+    def __init__(self, config: CoordinatorConfig, groups: Mapping[str, SyncGroup]) -> None:
         self._config, self._groups = config, groups
-        self._progress = TrainingProgress(0, config.algorithm.max_steps, 0, None)
+        self._progress = TrainingProgress(0, config.max_steps, 0, None)
         self._finished: TrainingResult | None = None
         self._states: list[MemberState] = []  # at the last publication
 
@@ -43,7 +43,7 @@ class JobReporter:
         learning: LearningReport | None,
     ) -> None:
         """Training has done `step` steps; version `number` is published."""
-        most = self._config.algorithm.max_steps
+        most = self._config.max_steps
         self._progress = TrainingProgress(
             step, most, number, reward, warning=warning, learning=learning
         )

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from rollcall_protocol.job_config import EvaluationConfig, JobConfig
@@ -22,7 +22,6 @@ from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import (
     Completion,
-    CoordinatorMessage,
     GenerationProgress,
     PromptCredit,
     PromptLease,
@@ -30,8 +29,10 @@ from rollcall_protocol.wire.messages import (
     PromptLeaseRevoked,
     Sample,
 )
-from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
+from rollcall_protocol.wire.reward_errors import RewardFailure
+from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict, longest_completion
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
+from rollcall_runtime.coordinator.prompts import MembersForPrompts, PromptMessage
 from rollcall_runtime.coordinator.reward_failures import RewardFailures
 from rollcall_runtime.coordinator.trajectory_intake import OPEN_SECONDS, TrajectoryIntake
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -41,16 +42,14 @@ log = logging.getLogger(__name__)
 MAX_REPORTS = 4096  # leases in one message; a rollout holds far fewer
 MAX_LEASE_NAME = 100  # characters; the coordinator's own are shorter
 
-PromptMessage = PromptCredit | GenerationProgress | PromptLeaseReturned
-
 
 class PromptDispatcher:
     """Drives the prompt ledger over the members' streams. Belongs to one event loop.
 
-    `eligible` returns the members that may get prompts now; `send` sends a message to one. Samples
-    and tokens beyond `bounds` do not count; `suspicious` is called with their sender and the
-    problem, once they have had their effect here. `rewards.shown` is the reward error that users
-    should see. `counted` is called with each completion that counts, and its lease.
+    `source` returns prompt number i, None if it is left out, and `held_out` those of evaluations.
+    Samples and tokens beyond `bounds` do not count; `members.suspicious` is called with their
+    sender once they have had their effect here. `counted` is called with each completion that
+    counts, and its lease.
     """
 
     def __init__(
@@ -59,19 +58,16 @@ class PromptDispatcher:
         config: JobConfig,
         source: Callable[[int], Prompt | None],
         state: LedgerState | None,
-        eligible: Callable[[], Sequence[MemberId]],
-        send: Callable[[MemberId, CoordinatorMessage], None],
         metrics: CoordinatorMetrics,
         bounds: SampleBounds,
-        suspicious: Callable[[MemberId, str], None],
-        reward_failure_changed: Callable[[], None],
+        held_out: Callable[[int], Prompt | None] | None = None,
         counted: Callable[[Completion, PromptLease], None] | None = None,
     ) -> None:
         algorithm = config.algorithm
         settings = algorithm.settings
         if config.data.from_front:
             bounds = replace(bounds, given_tokens=True)
-        self._config, self._bounds, self._suspicious = config, bounds, suspicious
+        self._config, self._bounds, self._held_out = config, bounds, held_out
         self._metrics, self._counted = metrics, counted
         self._version: Version | None = None  # the newest that rollouts serve
         self._credits: dict[MemberId, int] = {}
@@ -98,7 +94,6 @@ class PromptDispatcher:
             shared_credits=self._credits,
         )
         metrics.prompts(self._ledger)
-        self._eligible, self._send = eligible, send
         self.trajectories = TrajectoryIntake(
             job_uid=config.uid,
             wanted=config.data.from_front,
@@ -114,9 +109,14 @@ class PromptDispatcher:
             take=self._take_group,
             refused=metrics.refused,
         )
-        self.rewards = RewardFailures(config, metrics, reward_failure_changed)
+        self.rewards = RewardFailures(config, metrics, self._failure_changed)
+        self._members: MembersForPrompts  # since `open`
         self._batch_ready = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None  # for the next lease that expires
+
+    def open(self, members: MembersForPrompts) -> None:
+        """Lease to the members of a coordinator, from now on."""
+        self._members = members
 
     # --- the trainer's side --------------------------------------------------------------------
 
@@ -145,15 +145,16 @@ class PromptDispatcher:
             self._batch_ready.clear()
             await self._batch_ready.wait()
 
-    async def evaluate(
-        self, evaluation: EvaluationConfig, source: Callable[[int], Prompt | None]
-    ) -> list[tuple[float, ...]]:
-        """Have rollouts answer the first prompts of `source`; the rewards of each one's samples.
+    async def evaluate(self) -> list[tuple[float, ...]]:
+        """Have rollouts answer the held-out prompts; the rewards of each one's samples.
 
         These leases go out before those for training, with the weights that are served meanwhile.
-        RuntimeError before the first version, or during another evaluation; SpecError as
-        `next_batch`.
+        RuntimeError without such prompts, before the first version, or during another evaluation;
+        SpecError as `next_batch`.
         """
+        evaluation, source = self._config.evaluation, self._held_out
+        if evaluation is None or source is None:
+            raise RuntimeError("this job has no held-out prompts")
         if self._version is None or self._evaluation is not None:
             raise RuntimeError("an evaluation needs a published version, and no other beside it")
         ledger = self._evaluation_ledger(evaluation, source)
@@ -175,6 +176,16 @@ class PromptDispatcher:
         counted = self.trajectories.groups.counted
         return replace(self._ledger.state(), trajectories=counted)
 
+    @property
+    def longest_message(self) -> int:
+        """Bytes of the longest completion, and of a lease with another rollout's tokens."""
+        return longest_completion(self._config, self._bounds)
+
+    @property
+    def reward_failure(self) -> RewardFailure | None:
+        """The reward error that users should see."""
+        return self.rewards.shown
+
     def running(self) -> Mapping[str, int]:
         """The number of leased prompts by pod uid."""
         return sum((ledger.running_by_pod() for ledger in self._ledgers), Counter[str]())
@@ -191,7 +202,7 @@ class PromptDispatcher:
         problem = _absurd(message)
         if problem:
             self._metrics.refused(MessageFault.PROMPTS.value)
-            self._suspicious(member, problem)
+            self._members.suspicious(member, problem)
         elif isinstance(message, PromptCredit):
             self._ledger.add_credit(member, message.prompts)
         elif isinstance(message, GenerationProgress):
@@ -241,8 +252,8 @@ class PromptDispatcher:
     def dispatch(self) -> None:
         """Lease admitted prompts to eligible members that have credit."""
         for ledger in self._leasing:
-            for member, lease in ledger.dispatch(self._eligible(), time.monotonic()):
-                self._send(member, lease)
+            for member, lease in ledger.dispatch(self._members.eligible(), time.monotonic()):
+                self._members.send(member, lease)
         self._metrics.prompts(self._ledger)
         self._set_timer()
 
@@ -253,6 +264,9 @@ class PromptDispatcher:
             self._timer = None
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _failure_changed(self) -> None:
+        self._members.failure_changed()
 
     def _checked(self, state: LedgerState | None) -> LedgerState | None:
         """What a checkpoint holds, without samples and tokens that cannot be trained on."""
@@ -276,7 +290,7 @@ class PromptDispatcher:
         """Count by kind, and log with the sender, which should have refused them itself."""
         self._metrics.refused(f"bad_{what}_{bad.fault.value}")
         log.warning("a %s of member %s is refused: %s", what, member, bad.problem, extra=REPEATED)
-        self._suspicious(member, bad.problem)
+        self._members.suspicious(member, bad.problem)
 
     def _progressed(self, member: MemberId, message: GenerationProgress) -> None:
         now = time.monotonic()
@@ -285,7 +299,7 @@ class PromptDispatcher:
             lease = ledger.lease(report.lease_id, member)
             if lease is None:
                 self._metrics.refused("late_report")
-                self._send(member, PromptLeaseRevoked(report.lease_id))
+                self._members.send(member, PromptLeaseRevoked(report.lease_id))
                 continue
             bad = self._bounds.check_report(report, lease, newest=self._newest)
             if bad is None:
@@ -310,7 +324,7 @@ class PromptDispatcher:
 
     def _revoke(self, ledger: PromptLedger, *, now: float) -> None:
         for member, lease in ledger.expire(now):
-            self._send(member, PromptLeaseRevoked(lease))
+            self._members.send(member, PromptLeaseRevoked(lease))
 
     @property
     def _ledgers(self) -> list[PromptLedger]:

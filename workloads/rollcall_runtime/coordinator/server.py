@@ -7,9 +7,10 @@ from aiohttp import web
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.messages import ReconnectRequest
 from rollcall_runtime.coordinator.absent_members import ReconnectRequester
-from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint, longest_completion
+from rollcall_runtime.coordinator.completion_endpoint import CompletionEndpoint
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.metrics import CoordinatorMetrics
+from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
 from rollcall_runtime.coordinator.roster_push import handle_roster_push
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.worker.auth import Authenticator, RouteHandler
@@ -34,11 +35,13 @@ class CoordinatorServer:
         coordinator: Coordinator,
         *,
         address: str,
+        prompts: PromptDispatcher,
         verifier: TokenVerifier,
         metrics: CoordinatorMetrics,
         certificate: TlsContext | None = None,
         gang: RouteHandler | None = None,
     ) -> None:
+        self._prompts = prompts
         self._coordinator, self._address, self._gang = coordinator, address, gang
         self._metrics, self._certificate = metrics, certificate
         config = coordinator.config
@@ -101,13 +104,12 @@ class CoordinatorServer:
         return app
 
     def _completions(self) -> web.Application:
-        coordinator = self._coordinator
-        endpoint = CompletionEndpoint(coordinator.prompts.complete, self._metrics.refused)
-        longest = longest_completion(coordinator.config, coordinator.bounds)
-        app = web.Application(client_max_size=longest)
+        prompts = self._prompts
+        endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused)
+        app = web.Application(client_max_size=prompts.longest_message)
         route = pod_contract.COMPLETIONS_ROUTE
         app.router.add_post(route, self._authenticator.guard(route, endpoint.handle))
-        route, take = pod_contract.TRAJECTORIES_ROUTE, coordinator.prompts.trajectories.handle
+        route, take = pod_contract.TRAJECTORIES_ROUTE, prompts.trajectories.handle
         app.router.add_post(route, self._authenticator.guard(route, take))
         return app
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollcall_protocol import pod_contract
-from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.job_config import CoordinatorConfig
 from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
     CoordinatorEffect,
@@ -97,7 +97,7 @@ class SyncGroup:
     def __init__(
         self,
         *,
-        config: JobConfig,
+        config: CoordinatorConfig,
         opened: OpenEngine,
         member: MemberId,
         address: str,
@@ -126,7 +126,7 @@ class SyncGroup:
                 stage_timeout=sync.stage_timeout,
                 commit_timeout=sync.commit_timeout,
             ),
-            max_staleness=config.algorithm.max_staleness,
+            max_staleness=config.max_staleness,
             since_epoch=since_epoch,
             senders=senders,
         )

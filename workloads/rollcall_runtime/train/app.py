@@ -14,6 +14,7 @@ from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
 from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -118,23 +119,28 @@ class _Leader:
         engines = await _open_engines(self.environment, member)
         model = open_model(job.model)
         known = ModelInput.of(model)
-        coordinator = Coordinator(
+        prompts = PromptDispatcher(
             config=job,
+            source=open_prompts(job.data, model=known, sampling=job.algorithm.sampling).prompt,
+            state=state.ledger,
+            metrics=metrics,
+            bounds=SampleBounds(
+                model.vocabulary, model.positions, given_tokens=job.environment is not None
+            ),
+            held_out=_open_held_out(job, known),
+            counted=check.offer if check else None,
+        )
+        coordinator = Coordinator(
+            config=job.coordinator,
             member=member,
             address=pod.address,
             name=self.environment.coordinator,
             state_dir=self.environment.state_dir,
             engines=engines,
-            source=open_prompts(job.data, model=known, sampling=job.algorithm.sampling).prompt,
-            ledger_state=state.ledger,
             metrics=metrics,
-            bounds=SampleBounds(
-                model.vocabulary, model.positions, given_tokens=job.environment is not None
-            ),
             senders=_senders(job),
-            held_out=_open_held_out(job, known),
             published=self._published if _recovers_from_rollouts(job) else None,
-            counted=check.offer if check else None,
+            prompts=prompts,
         )
         # Reported first, so that the operator does not take a restart for a new job's start.
         coordinator.progress(step=state.step, number=max(0, state.number - 1), reward=None)
@@ -146,6 +152,7 @@ class _Leader:
             certificate=self.environment.certificate,
             metrics=metrics,
             gang=gang.serve,
+            prompts=prompts,
         )
         beside = [asyncio.create_task(end_if_broken(gang.watch()))]
         if check is not None:
@@ -153,7 +160,7 @@ class _Leader:
             beside.append(asyncio.create_task(checking))
         try:
             await server.start()
-            await self._train(coordinator, state, gang, model)
+            await self._train(coordinator, prompts, state, gang, model)
         finally:
             for task in beside:
                 task.cancel()
@@ -162,7 +169,12 @@ class _Leader:
             await _close(engines)
 
     async def _train(
-        self, coordinator: Coordinator, state: TrainState, gang: Gang, model: ModelSource
+        self,
+        coordinator: Coordinator,
+        prompts: PromptDispatcher,
+        state: TrainState,
+        gang: Gang,
+        model: ModelSource,
     ) -> None:
         job = self.environment.job
         history = history_path(self.environment)
@@ -181,6 +193,7 @@ class _Leader:
             rank=self.rank,
             state=state,
             rollouts=coordinator,
+            samples=prompts,
             thread=self.process.thread,
             metrics=self.process.metrics,
             tracking=tracking,

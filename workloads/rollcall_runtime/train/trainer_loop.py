@@ -60,14 +60,8 @@ class Rollouts(Protocol):
     async def publish(self, version: Version, snapshot: WeightSnapshot) -> Publication:
         """Bring weights to the live session."""
 
-    async def next_batch(self, number: int) -> list[CompletedPrompt]:
-        """Samples fresh enough to train version `number`."""
-
     def withdraw(self) -> None:
         """Release the newest weights: newcomers cannot fetch them from the trainer any more."""
-
-    async def evaluate(self) -> list[tuple[float, ...]]:
-        """The rewards of the samples of each held-out prompt."""
 
     def progress(
         self,
@@ -80,7 +74,17 @@ class Rollouts(Protocol):
     ) -> None:
         """Report how far training is, a problem that does not stop it, and whether it learns."""
 
-    def ledger_state(self) -> LedgerState | None:
+
+class Samples(Protocol):
+    """What the loop calls of the prompts."""
+
+    async def next_batch(self, number: int) -> list[CompletedPrompt]:
+        """Samples fresh enough to train version `number`."""
+
+    async def evaluate(self) -> list[tuple[float, ...]]:
+        """The rewards of the samples of each held-out prompt."""
+
+    def state(self) -> LedgerState | None:
         """What a checkpoint keeps of the prompts."""
 
 
@@ -104,6 +108,7 @@ class TrainerLoop:
         rank: TrainerRank,
         state: TrainState,
         rollouts: Rollouts,
+        samples: Samples,
         thread: Executor,
         metrics: TrainerMetrics,
         tracking: Tracking,
@@ -116,11 +121,12 @@ class TrainerLoop:
     ) -> None:
         self._learning, self._ends = learning or LearningJudge(), ends
         self._recover_weights = recover_weights
-        self._config, self._rank, self._rollouts = config, rank, rollouts
+        self._config, self._rank = config, rank
+        self._rollouts, self._samples = rollouts, samples
         self._thread, self._metrics, self._stop = thread, metrics, stop
         self._tracking = tracking
         self._evaluation = Evaluation(
-            config.evaluation, answer=rollouts.evaluate, record=self._record_evaluation
+            config.evaluation, answer=samples.evaluate, record=self._record_evaluation
         )
         self._draft: WeightSnapshotDraft | None = None
         self._state, self._incarnation = state, state.incarnation
@@ -143,7 +149,7 @@ class TrainerLoop:
                 await self._publish(version)
             while version is not None and not self._over:
                 began = time.perf_counter()
-                batch = await self._unless_stopped(self._rollouts.next_batch(version.number))
+                batch = await self._unless_stopped(self._samples.next_batch(version.number))
                 self._times.wait_for_batch = time.perf_counter() - began
                 self._metrics.wait_for_batch.observe(self._times.wait_for_batch)
                 version = await self._train(batch, version) if batch is not None else None
@@ -302,7 +308,7 @@ class TrainerLoop:
         # The step that is saved makes one version more.
         return TrainState(
             number=self._next + 1,
-            ledger=self._rollouts.ledger_state(),
+            ledger=self._samples.state(),
             incarnation=self._incarnation,
         )
 

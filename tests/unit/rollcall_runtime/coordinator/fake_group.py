@@ -48,6 +48,7 @@ from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.driver import MemberDriver
@@ -274,18 +275,23 @@ class Group:
         self.counts = Counts()
         self.address = address
         self.config = config = replace(config, trainer_replicas=trainers or senders)
-        self.coordinator = Coordinator(
+        self.prompts = PromptDispatcher(
             config=config,
+            source=lambda index: Prompt((index,)),
+            state=ledger_state,
+            metrics=self.counts,
+            bounds=SampleBounds(vocabulary=64),
+        )
+        self.coordinator = Coordinator(
+            config=config.coordinator,
             member=MemberId("trainer-uid", "b1"),
             address=address,
             name=name or address,
             state_dir=folder,
-            source=lambda index: Prompt((index,)),
             engines=engines or [OpenEngine("default", MemoryEngine(), "")],
-            ledger_state=ledger_state,
             metrics=self.counts,
-            bounds=SampleBounds(vocabulary=64),
             senders=senders,
+            prompts=self.prompts,
         )
         self.server = CoordinatorServer(
             self.coordinator,
@@ -293,6 +299,7 @@ class Group:
             verifier=verifier(config.uid, namespace=config.namespace),
             metrics=self.counts,
             certificate=certificate,
+            prompts=self.prompts,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[Worker] = []

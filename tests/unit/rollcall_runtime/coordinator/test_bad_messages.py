@@ -148,7 +148,7 @@ async def test_late_doubled_and_returned_prompts_and_rewards_of_a_users_function
             assert await group.complete(honest, lease) == 409, "the same again"
             await honest.say(PromptLeaseReturned(lease.lease_id))
             await honest.say(GenerationProgress((PartialReport(lease.lease_id),)))
-            group.coordinator.prompts._ledger.take_batch(0)
+            group.prompts._ledger.take_batch(0)
             lease = await leased(honest)
             assert await group.complete(honest, lease, errors=(NO_REWARD,)) == 200
         await group.publish(1)

@@ -95,7 +95,7 @@ async def test_a_batch_wakes_the_trainer_when_it_is_full(tmp_path: Path) -> None
         worker = await group.join("a")
         await group.coordinator.ready()
         await group.publish(0)
-        waiting = asyncio.create_task(group.coordinator.next_batch(0))
+        waiting = asyncio.create_task(group.prompts.next_batch(0))
         await worker.say(PromptCredit(4))
         for _ in range(4):
             assert not waiting.done()

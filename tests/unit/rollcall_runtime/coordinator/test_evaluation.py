@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -22,6 +23,7 @@ from rollcall_protocol.wire.messages import (
 )
 from rollcall_runtime.coordinator.completion_endpoint import CompletionVerdict
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
+from rollcall_runtime.coordinator.prompts import MembersForPrompts
 from tests.unit.rollcall_runtime.coordinator.fake_group import Counts
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -38,15 +40,22 @@ class Rollouts:
     def __init__(self) -> None:
         self.sent: list[tuple[MemberId, CoordinatorMessage]] = []
         self.dispatcher = PromptDispatcher(
-            config=job_config(algorithm={"group_size": 2, "prompts_per_step": 4}),
+            config=replace(
+                job_config(algorithm={"group_size": 2, "prompts_per_step": 4}), evaluation=HELD_OUT
+            ),
             source=lambda index: Prompt((index,)),
             state=None,
-            eligible=lambda: [A, B],
-            send=lambda member, message: self.sent.append((member, message)),
+            held_out=lambda index: Prompt((1000 + index,)),
             metrics=Counts(),
             bounds=SampleBounds(vocabulary=64),
-            suspicious=lambda *_: None,
-            reward_failure_changed=lambda: None,
+        )
+        self.dispatcher.open(
+            MembersForPrompts(
+                eligible=lambda: [A, B],
+                send=lambda member, message: self.sent.append((member, message)),
+                suspicious=lambda *_: None,
+                failure_changed=lambda: None,
+            )
         )
 
     def held_out(self) -> list[tuple[MemberId, PromptLease]]:
@@ -70,9 +79,7 @@ async def evaluation(
     """One under way; both rollouts have credit for many prompts."""
     for member in (A, B):
         rollouts.dispatcher.member_message(member, PromptCredit(9))
-    task = asyncio.create_task(
-        rollouts.dispatcher.evaluate(HELD_OUT, lambda index: Prompt((1000 + index,)))
-    )
+    task = asyncio.create_task(rollouts.dispatcher.evaluate())
     await asyncio.sleep(0)
     try:
         yield task
@@ -150,7 +157,7 @@ async def test_what_an_abandoned_evaluation_asked_for_is_revoked(rollouts: Rollo
 async def test_there_is_one_evaluation_at_a_time(rollouts: Rollouts) -> None:
     async with evaluation(rollouts):
         with pytest.raises(RuntimeError, match="no other beside it"):
-            await rollouts.dispatcher.evaluate(HELD_OUT, lambda index: Prompt((index,)))
+            await rollouts.dispatcher.evaluate()
 
 
 async def test_the_next_evaluation_has_leases_of_its_own(rollouts: Rollouts) -> None:

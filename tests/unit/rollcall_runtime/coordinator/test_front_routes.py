@@ -18,7 +18,6 @@ from rollcall_protocol.wire.messages import Draining, PromptCredit, Sample, load
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_protocol.wire.trajectories import FinishedTrajectory
-from rollcall_runtime.coordinator.completion_endpoint import longest_completion
 from rollcall_runtime.sync.weights.tickets import sign_ticket
 from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, Group, eventually
 from tests.unit.rollcall_runtime.credentials import bearer
@@ -99,7 +98,7 @@ async def test_only_the_front_may_know(tmp_path: Path) -> None:
 
 async def test_a_group_of_trajectories_is_trained_on_once(tmp_path: Path) -> None:
     async with serving(tmp_path) as group, asyncio.timeout(10):
-        batch = asyncio.create_task(group.coordinator.next_batch(0))
+        batch = asyncio.create_task(group.prompts.next_batch(0))
         assert await post(group, finished(group, "t-1")) == (200, "counted")
         assert await post(group, finished(group, "t-1")) == (200, "duplicate")
         assert not batch.done()
@@ -108,7 +107,7 @@ async def test_a_group_of_trajectories_is_trained_on_once(tmp_path: Path) -> Non
         assert item.lease.tokens == (1, 2)
         assert [sample.reward for sample in item.completion.samples] == [1.0, 0.0]
         assert item.completion.samples[0].versions == (0, NOT_SAMPLED, 0)
-        state = group.coordinator.ledger_state()
+        state = group.prompts.state()
         assert (state.counts.dispatched, state.counts.accepted) == (1, 1)
     async with serving(tmp_path / "again", state=state) as group:
         assert await post(group, finished(group, "t-1")) == (200, "duplicate")
@@ -118,9 +117,9 @@ async def test_rollouts_get_no_prompts(tmp_path: Path) -> None:
     async with serving(tmp_path) as group:
         (worker,) = group._workers
         await worker.say(PromptCredit(4))
-        await eventually(lambda: group.coordinator.prompts._credits)
-        group.coordinator.prompts.dispatch()
-        assert group.coordinator.prompts.running() == {}
+        await eventually(lambda: group.prompts._credits)
+        group.prompts.dispatch()
+        assert group.prompts.running() == {}
 
 
 GOOD = Sample((3,), (-1.0,), (0,), 1.0)
@@ -145,7 +144,7 @@ async def test_what_cannot_be_trained_on_is_dropped(tmp_path: Path, sample: Samp
 async def test_what_cannot_be_read_is_counted(tmp_path: Path) -> None:
     async with serving(tmp_path) as group:
         url = group.url(pod_contract.TRAJECTORIES_ROUTE, pod_contract.COMPLETIONS_PORT)
-        longest = longest_completion(CONFIG_OF_FRONT, group.coordinator.bounds)
+        longest = group.prompts.longest_message
         for body, status in (("{", 400), (" " * (longest + 1), 413)):
             async with group.http.post(
                 url, data=io.BytesIO(body.encode()), headers=bearer(group.token(POD))

@@ -7,7 +7,7 @@ from tests.unit.rollcall_runtime.jobs import job_config
 
 
 def test_whether_training_gets_anywhere_is_reported_with_its_progress() -> None:
-    reporter = JobReporter(job_config(), {})
+    reporter = JobReporter(job_config().coordinator, {})
     state = CoordinatorState(pod_uid="uid", boot=1)
     assert reporter.snapshot(state, {}, None).progress.learning is None
     report = LearningReport(LearningState.REWARDS_ALIKE, 1, 20)

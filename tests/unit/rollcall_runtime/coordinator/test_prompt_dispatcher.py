@@ -145,7 +145,7 @@ async def test_bad_samples_cost_their_prompt_alone(
         other = await leased(a)
         assert other.prompt != lease.prompt
         assert await group.complete(a, other) == 200
-        state = group.coordinator.prompts.state()
+        state = group.prompts.state()
         assert state.counts.rejected == {RejectionReason.BAD_SAMPLES.value: 1}
         (kept,) = state.buffer
         assert kept.lease.prompt == other.prompt
@@ -220,7 +220,7 @@ async def test_credits_add_up_to_no_more_prompts_than_may_run(tmp_path: Path) ->
         await eventually(lambda: a.leases.qsize() == most)
         await b.say(PromptCredit(0))
         await a.say(PromptLeaseReturned("unknown"))
-        await eventually(lambda: group.coordinator.prompts._credits[a.member] == most)
+        await eventually(lambda: group.prompts._credits[a.member] == most)
         assert b.leases.empty()
 
 
@@ -228,7 +228,7 @@ async def test_bad_samples_of_a_checkpoint_are_sampled_again(tmp_path: Path) -> 
     async with two_rollouts(tmp_path / "first") as (group, a, _):
         for _ in range(2):
             assert await group.complete(a, await leased(a)) == 200
-        state = group.coordinator.prompts.state()
+        state = group.prompts.state()
     first, second = state.buffer
     sample = replace(first.completion.samples[0], reward=float("nan"))
     bad = replace(first, completion=replace(first.completion, samples=(sample, sample)))

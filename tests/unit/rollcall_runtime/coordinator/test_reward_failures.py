@@ -52,7 +52,7 @@ async def test_a_group_with_an_error_is_rejected_as_a_whole(tmp_path: Path) -> N
     async with rollout(tmp_path, RewardErrorConfig()) as (group, worker):
         lost = await answer(group, worker, RAISED)
         kept = await answer(group, worker)
-        state = group.coordinator.ledger_state()
+        state = group.prompts.state()
         assert state.counts.rejected == {RejectionReason.NO_REWARD.value: 1}
         assert [item.lease.prompt for item in state.buffer] == [kept.prompt]
         assert group.counts.reward_errors == ["raised"]
@@ -64,7 +64,7 @@ async def test_a_group_with_an_error_is_rejected_as_a_whole(tmp_path: Path) -> N
 async def test_with_zero_it_is_trained_on_and_counted(tmp_path: Path) -> None:
     async with rollout(tmp_path, RewardErrorConfig("Zero")) as (group, worker):
         await answer(group, worker, HUNG, RAISED)
-        state = group.coordinator.ledger_state()
+        state = group.prompts.state()
         assert state.counts.rejected == {}
         (kept,) = state.buffer
         assert kept.completion.reward_errors == (), "a checkpoint needs no errors"
@@ -77,7 +77,7 @@ async def test_with_fail_one_rollout_beside_others_does_not_end_training(tmp_pat
         await group.push(2, "a", "b")
         other = await group.join("b")
         await eventually(lambda: len(group.coordinator.report().members) == 2)
-        training = asyncio.create_task(group.coordinator.next_batch(0))
+        training = asyncio.create_task(group.prompts.next_batch(0))
         for _ in range(3):
             await answer(group, liar, RAISED)
         await answer(group, other)
@@ -90,7 +90,7 @@ async def test_with_fail_one_rollout_beside_others_does_not_end_training(tmp_pat
 
 async def test_with_fail_the_first_one_of_a_single_rollout_ends_training(tmp_path: Path) -> None:
     async with rollout(tmp_path, RewardErrorConfig("Fail", 1.0)) as (group, worker):
-        training = asyncio.create_task(group.coordinator.next_batch(0))
+        training = asyncio.create_task(group.prompts.next_batch(0))
         await answer(group, worker, RAISED)
         with pytest.raises(SpecError, match=r"^spec\.reward\.function: m:f raised KeyError.*Fail"):
             await asyncio.wait_for(training, 5)
@@ -98,7 +98,7 @@ async def test_with_fail_the_first_one_of_a_single_rollout_ends_training(tmp_pat
 
 async def test_training_ends_when_the_share_is_exceeded(tmp_path: Path) -> None:
     async with rollout(tmp_path, RewardErrorConfig(max_share=0.2)) as (group, worker):
-        training = asyncio.create_task(group.coordinator.next_batch(0))
+        training = asyncio.create_task(group.prompts.next_batch(0))
         for _ in range(20):  # each has scored 2 samples, of which 1 failed
             assert not training.done()
             await answer(group, worker, RAISED)
@@ -113,7 +113,7 @@ async def test_training_ends_when_the_share_is_exceeded(tmp_path: Path) -> None:
 
 async def test_samples_behind_the_first_error_of_a_prompt_were_not_scored(tmp_path: Path) -> None:
     async with rollout(tmp_path, RewardErrorConfig(max_share=0.2)) as (group, worker):
-        training = asyncio.create_task(group.coordinator.next_batch(0))
+        training = asyncio.create_task(group.prompts.next_batch(0))
         for _ in range(20):
             await answer(group, worker, HUNG)  # of the first of two samples
         with pytest.raises(SpecError, match="20 of the last 20 samples have no usable reward"):

@@ -128,14 +128,14 @@ async def test_the_coordinator_goes_on_with_the_prompts_of_the_checkpoint(
     class Opened(Exception):  # noqa: N818 - ends the rest of the trainer's life
         pass
 
-    def coordinator(*, ledger_state: object, **_: object) -> None:
-        assert ledger_state is saved
+    def prompts(*, state: object, **_: object) -> None:
+        assert state is saved
         raise Opened
 
     async def no_engines(*_: object) -> list[object]:
         return []
 
-    monkeypatch.setattr(app, "Coordinator", coordinator)
+    monkeypatch.setattr(app, "PromptDispatcher", prompts)
     monkeypatch.setattr(app, "_open_engines", no_engines)
     leader: Any = app._Leader(SimpleNamespace(environment=environment), SimpleNamespace())  # type: ignore[arg-type]
     with pytest.raises(Opened):

@@ -154,7 +154,7 @@ class FakeRollouts:
         self.reports.append((step, number))
         self.warning, self.learning = warning, learning
 
-    def ledger_state(self) -> LedgerState | None:
+    def state(self) -> LedgerState | None:
         return LEDGER
 
 
@@ -194,6 +194,7 @@ class Bench:
             rank=cast("TrainerRank", rank),
             state=SAVED,
             rollouts=rollouts,
+            samples=rollouts,
             thread=self.thread,
             metrics=self.metrics,
             tracking=cast("Any", self.tracking),
