@@ -98,14 +98,10 @@ def coordinator() -> list[web.Application]:
     issuer.own_keys.accept("coordinator", KEY)
     behind = SimpleNamespace(
         member=SimpleNamespace(pod_uid="uid-trainer-0"),
-        config=JOB,
-        bounds=SampleBounds(13, 32),
+        config=JOB.coordinator,
         stream=SimpleNamespace(serve=reached),
         front_stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
-        prompts=SimpleNamespace(
-            complete=raise_reached, trajectories=SimpleNamespace(handle=reached)
-        ),
         snapshots=SimpleNamespace(held=raise_reached),
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
@@ -117,6 +113,14 @@ def coordinator() -> list[web.Application]:
         verifier=trainer().verifier(),
         metrics=cast("Any", SimpleNamespace(refused=lambda _: None)),
         gang=reached,
+        prompts=cast(
+            "Any",
+            SimpleNamespace(
+                complete=raise_reached,
+                trajectories=SimpleNamespace(handle=reached),
+                longest_message=2**16,
+            ),
+        ),
     )
     return [server._membership(), server._completions(), server._weights()]
 
