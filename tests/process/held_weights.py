@@ -1,5 +1,7 @@
 """The weights that a rollout holds, asked of it as a newcomer does."""
 
+from dataclasses import replace
+
 import aiohttp
 from torch import Tensor
 
@@ -7,7 +9,8 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.pod_contract import TICKET_HEADER
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse
-from rollcall_protocol.wire.weight_manifest import WeightManifest
+from rollcall_protocol.wire.weight_manifest import BucketCheck, WeightManifest
+from rollcall_runtime.sync.digests import digest_of
 from rollcall_runtime.sync.errors import CatchUpError
 from rollcall_runtime.sync.weights.catch_up import fetch
 from rollcall_runtime.sync.weights.staging import StagingArea
@@ -34,13 +37,20 @@ async def weights_of(
 
 
 async def _described(donor: str, version: Version, ticket: str) -> WeightManifest:
-    """What a rollout says of the version that it serves."""
+    """What a rollout says of the version that it serves, with digests of the bytes that it gives.
+
+    A newcomer has the digests from the coordinator.
+    """
     url, headers = f"http://{donor}{pod_contract.WEIGHTS_ROUTE}", {TICKET_HEADER: ticket}
-    query = {"version": str(version), "buckets": ""}
     async with (
         aiohttp.ClientSession(headers=headers) as client,
-        client.get(url, params=query) as answer,
+        client.get(url, params={"version": str(version)}) as answer,
     ):
         if answer.status != 200:
             raise CatchUpError(f"HTTP {answer.status}")
-        return decode(WeightManifest, parse((await answer.read())[8:]))
+        body = memoryview(await answer.read())
+    end = 8 + int.from_bytes(body[:8], "big")
+    manifest = decode(WeightManifest, parse(bytes(body[8:end])))
+    data = body[end:]
+    digests = tuple(digest_of(data[first:last]) for first, last in manifest.buckets())
+    return replace(manifest, digests=digests, check=BucketCheck.BLAKE3)
