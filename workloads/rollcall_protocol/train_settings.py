@@ -30,6 +30,9 @@ class Attention(StrEnum):
     FLASH = "flash_attention_2"
 
 
+KERNELS_OF_PACKED_ROWS = frozenset({Attention.VARLEN, Attention.FLASH})
+
+
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
     """What every engine is asked in the same words.
@@ -52,10 +55,9 @@ class EngineSettings:
 
     Batches: `max_tokens_per_microbatch` bounds what one forward pass of a rank computes (0: all
     rows at once); `packing` removes the padding; `attention` of packed rows computes one sequence
-    after the other (sdpa), or all at once on a GPU in bf16, by torch's own kernel (varlen) or
-    by that of the package flash-attn (flash_attention_2); auto is varlen where that can be, else
-    sdpa; `logprob_chunk` computes logits of so many
-    positions at a time (0: all).
+    after the other (sdpa), or all at once on a GPU in bf16, by torch's own kernel (varlen) or by
+    that of the package flash-attn (flash_attention_2); auto is varlen where that can be, else sdpa;
+    `logprob_chunk` computes logits of so many positions at a time (0: all).
 
     `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
     separated by commas) with scale `lora_alpha` / `lora_rank`, and no other weights. With
@@ -107,7 +109,7 @@ class EngineSettings:
             raise ValueError("minLearningRate is a share of the learning rate: at most 1")
         if self.schedule != "constant" and not self.decay_steps:
             raise ValueError(f"decaySteps must be positive when schedule is {self.schedule}")
-        if self.attention in {Attention.VARLEN, Attention.FLASH} and not self.packing:
+        if self.attention in KERNELS_OF_PACKED_ROWS and not self.packing:
             raise ValueError(f"attention {self.attention} is for packed rows: set packing to true")
         _check_adapters(self)
 

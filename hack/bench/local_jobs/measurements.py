@@ -2,7 +2,7 @@
 
 import statistics
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from hack.bench.local_jobs import alternating_trainer
 from hack.bench.local_jobs.child_programs import Took, answer, bare_imports
 from hack.bench.local_jobs.local_run import JOB, TRAINER, LocalRun, manifests
 from hack.bench.recovery.worker_log import LoggedSession, LoggedStep
+from hack.bench.spreads import spread, spreads
 
 FEW, MANY = 2, 6
 WARM_UP, REST = 20, 10  # steps
@@ -74,13 +75,13 @@ def figures(rounds: list[dict[str, list[Trial]]]) -> dict[str, Any]:
     for each in rounds:
         for name, its in each.items():
             trials.setdefault(name, []).extend(its)
-    found: dict[str, Any] = {name: _spreads(its) for name, its in trials.items()}
+    found: dict[str, Any] = {name: spreads(its) for name, its in trials.items()}
     for name, beside in (
         ("start_to_first_step", "imports_at_start"),
         ("scale_up", "imports_beside"),
     ):
         ratios = [each[name][0]["seconds"] / each[beside][0]["seconds"] for each in rounds]
-        found[name]["ratio"] = _spread(ratios)
+        found[name]["ratio"] = spread(ratios)
     return found
 
 
@@ -145,12 +146,3 @@ def _rest(run: LocalRun) -> None:
 
 def _median(trials: list[Trial]) -> str:
     return f"{statistics.median(trial['seconds'] for trial in trials):.2f}"
-
-
-def _spreads(trials: list[Trial]) -> dict[str, Any]:
-    return {name: _spread([trial[name] for trial in trials]) for name in trials[0]}
-
-
-def _spread(values: list[float]) -> Mapping[str, float]:
-    ends = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: float(f"{value:.3g}") for name, value in ends.items()}

@@ -10,31 +10,27 @@ import tempfile
 from pathlib import Path
 
 from hack.bench.run_record import finish, run_record
-from hack.bench.training_waits import measurements
-from hack.bench.training_waits.measurements import STEP, medians, ratio
-
-STEPS = {"blocking": 20, "staleness": 150}
-SIDES = {"blocking": ("blocking", "asynchronous"), "staleness": ("synchronous", "asynchronous")}
-COMPARED = {"blocking": "visible_wait", "staleness": STEP}
+from hack.bench.training_waits.measurements import comparisons
 
 
 def main() -> None:
+    known = comparisons()
     parser = argparse.ArgumentParser(
         prog="python -m hack.bench.training_waits", description=__doc__
     )
-    parser.add_argument("--only", choices=sorted(STEPS), action="append")
+    parser.add_argument("--only", choices=sorted(known), action="append")
     parser.add_argument("--pairs", type=int, default=3)
     arguments = parser.parse_args()
     run, found = run_record(vars(arguments)), {}
-    for name in arguments.only or STEPS:
-        pairs = []
+    for name in arguments.only or known:
+        comparison, pairs = known[name], []
         for _ in range(arguments.pairs):
             with tempfile.TemporaryDirectory() as home:
-                pairs.append(getattr(measurements, name)(Path(home), steps=STEPS[name]))
-            first, second = (each[COMPARED[name]] for each in pairs[-1])
-            sides = " and ".join(SIDES[name])
+                pairs.append(comparison.pair(Path(home)))
+            first, second = (each[comparison.compared] for each in pairs[-1])
+            sides = f"{comparison.first} and {comparison.second}"
             print(f"{name}: {first:.4f} and {second:.4f} s, {sides}", file=sys.stderr)
-        found[name] = medians(pairs, SIDES[name]) | {"ratio": ratio(pairs, COMPARED[name])}
+        found[name] = comparison.figures(pairs)
     finish("training-waits", run, found)
 
 

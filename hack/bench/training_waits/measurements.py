@@ -8,12 +8,14 @@ in a call of the inference engine: then neither of the two waits long for the ot
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hack.bench.local_jobs.local_run import LocalRun, manifests
 from hack.bench.recovery.worker_log import LoggedStep
+from hack.bench.spreads import spread, spreads
 from rollcall_protocol.step_history import StepRow, read_rows
 
 SNAPSHOT, POLICY = "timing_s/snapshot", "timing_s/wait_for_policy"
@@ -51,21 +53,40 @@ def staleness_job(most: int) -> list[dict[str, Any]]:
     return documents[:1]
 
 
-def blocking(home: Path, *, steps: int) -> tuple[Run, Run]:
-    """A job that blocks, and one that does not."""
-    return _pair(home, lambda value: blocking_job(blocking=value), (True, False), steps)
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two jobs, `steps` steps of each: `compared` of the first is divided by that of the second."""
+
+    first: str
+    second: str
+    documents: tuple[list[dict[str, Any]], list[dict[str, Any]]]
+    compared: str
+    steps: int
+
+    def pair(self, home: Path) -> tuple[Run, Run]:
+        """One run of each, below `home`."""
+        names, steps = (self.first, self.second), self.steps
+        first, second = (
+            _run(home / name, documents, steps=steps)
+            for name, documents in zip(names, self.documents, strict=True)
+        )
+        return first, second
+
+    def figures(self, pairs: Sequence[tuple[Run, Run]]) -> dict[str, Any]:
+        """Of each job, by its name, and their ratio within a pair."""
+        firsts, seconds = zip(*pairs, strict=True)
+        ratios = [first[self.compared] / second[self.compared] for first, second in pairs]
+        return {self.first: spreads(firsts), self.second: spreads(seconds), "ratio": spread(ratios)}
 
 
-def staleness(home: Path, *, steps: int) -> tuple[Run, Run]:
-    """A synchronous job, and an asynchronous one."""
-    return _pair(home, staleness_job, (0, 2), steps)
-
-
-def _pair(
-    home: Path, job: Callable[[Any], list[dict[str, Any]]], values: tuple[Any, Any], steps: int
-) -> tuple[Run, Run]:
-    first, second = (_run(home / str(value), job(value), steps=steps) for value in values)
-    return first, second
+def comparisons() -> dict[str, Comparison]:
+    """By name."""
+    sent = blocking_job(blocking=True), blocking_job(blocking=False)
+    old = staleness_job(0), staleness_job(2)
+    return {
+        "blocking": Comparison("blocking", "asynchronous", sent, "visible_wait", 20),
+        "staleness": Comparison("synchronous", "asynchronous", old, STEP, 150),
+    }
 
 
 def _run(home: Path, documents: list[dict[str, Any]], *, steps: int) -> Run:
@@ -98,22 +119,3 @@ def means(rows: Sequence[StepRow], *, first: int, steps: int) -> Run:
     found["visible_wait"] = found[SNAPSHOT] + found[POLICY]
     found["reward"] = statistics.fmean(row.figures["reward/mean"] for row in taken[-10:])
     return found
-
-
-def ratio(pairs: Sequence[tuple[Run, Run]], name: str) -> dict[str, float]:
-    """Of the first of each pair to the second."""
-    return _spread([first[name] / second[name] for first, second in pairs])
-
-
-def medians(pairs: Sequence[tuple[Run, Run]], names: tuple[str, str]) -> dict[str, Any]:
-    """Of each side, by the side's name."""
-    return {
-        side: {name: _spread([run[name] for run in runs]) for name in runs[0]}
-        for side, runs in zip(names, zip(*pairs, strict=True), strict=True)
-    }
-
-
-def _spread(values: Sequence[float]) -> dict[str, float]:
-    ends: Mapping[str, float]
-    ends = {"median": statistics.median(values), "min": min(values), "max": max(values)}
-    return {name: float(f"{value:.3g}") for name, value in ends.items()}

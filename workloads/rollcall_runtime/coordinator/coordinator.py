@@ -38,7 +38,6 @@ from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.messages import (
     Ack,
     CaughtUp,
-    CoordinatorMessage,
     Hello,
     MemberMessage,
     PartDigests,
@@ -97,17 +96,13 @@ class Coordinator:
         self._state_dir, self._metrics = state_dir, metrics
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
         sync = config.weight_sync
-        self.prompts = prompts
-        self.prompts.open(
-            MembersForPrompts(self._eligible, self._send, self._suspicious, self._urgent)
-        )
         self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
         self.connections = MemberConnections(
             self,
             metrics.refused,
             suspect_after=config.membership.suspect_after,
             processes=config.trainer_processes,
-            max_unread=MANY_LEASES * self.prompts.longest_message,
+            max_unread=MANY_LEASES * prompts.longest_message,
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
         self.tickets = TicketIssuer([host_port(each, PARTS_PORT) for each in own])
@@ -118,6 +113,15 @@ class Coordinator:
         )
         self.stream = StateStream(self.report)
         self.front_stream = StateStream(self.serving_rollouts)
+        self.prompts = prompts
+        self.prompts.open(
+            MembersForPrompts(
+                eligible=self._eligible,
+                send=self.connections.send,
+                suspicious=self._suspicious,
+                failure_changed=self.stream.changed,
+            )
+        )
         self.fenced = asyncio.Event()  # set when another coordinator has taken over
         self.groups = {
             opened.name: SyncGroup(
@@ -469,12 +473,6 @@ class Coordinator:
             for member in group.machine.seated
             if group.machine.serving(member)
         ]
-
-    def _send(self, member: MemberId, message: CoordinatorMessage) -> None:
-        self.connections.send(member, message)
-
-    def _urgent(self) -> None:
-        self.stream.changed()
 
     def _set_timer(self) -> None:
         if self._timer is not None:

@@ -38,8 +38,8 @@ class RowLayout:
     """Sequences of `lengths` stand one after the other in every row, and add up to its positions.
 
     `ranks` share these positions; None: this rank has them all. `attention` is the engine's
-    setting of that name. An object, so that layers that are
-    compiled do not look into it: they would be compiled anew for each other number of sequences.
+    setting of that name. An object, so that layers that are compiled do not look into it: they
+    would be compiled anew for each other number of sequences.
     """
 
     lengths: tuple[int, ...]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +18,7 @@ from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
 from rollcall_plugins.front.openai.rollout_client import open_session
 from rollcall_plugins.front.openai.server import FrontServer
+from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
@@ -28,15 +29,23 @@ from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     POSITIONS,
     VOCABULARY,
     CountingRollout,
+    expected,
 )
 
 JOB = job_config()
+FROM_FRONT = replace(JOB, data=DataConfig(sources=(DataSource(FRONT),)))
 ADDRESS = "127.0.0.1"
 SOURCE: Any = SimpleNamespace(vocabulary=VOCABULARY, positions=POSITIONS, eos=frozenset({2}))
 
 
 def tokenizer() -> ModelTokenizer:
     return ModelTokenizer(Path("/model"), tiny_tokenizer(), frozenset({2}))
+
+
+def numbers(at: int, count: int = 24) -> tuple[list[int], tuple[int, ...]]:
+    """A prompt of its own, and the tokens of its answer."""
+    prompt = [3 + at % 90, 4, 5 + at // 90]
+    return prompt, expected(tuple(prompt), count)
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ import pytest
 from rollcall_plugins.front.openai import admission, generation, rollout_client, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
-from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.wire.generation import GenerationRequest, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
@@ -21,7 +19,14 @@ from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
 from rollcall_runtime.worker.errors import SpecError
-from tests.plugins.front.openai.front_client import JOB, FrontClient, front, tokenizer
+from tests.plugins.front.openai.front_client import (
+    FROM_FRONT,
+    JOB,
+    FrontClient,
+    front,
+    numbers,
+    tokenizer,
+)
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     LONGEST,
     CountingEngine,
@@ -37,12 +42,6 @@ KEY, OTHER_KEY = "a" * 20, "b" * 20
 def answer_to(prompt: str, count: int) -> str:
     known = tokenizer()
     return known.decode(expected(tuple(known.encode(prompt)), count))
-
-
-def numbers(at: int, count: int = 24) -> tuple[list[int], tuple[int, ...]]:
-    """A prompt of its own, and the tokens of its answer."""
-    prompt = [3 + at % 90, 4, 5 + at // 90]
-    return prompt, expected(tuple(prompt), count)
 
 
 async def test_a_chat_goes_through_the_template() -> None:
@@ -502,7 +501,6 @@ async def test_a_number_and_a_text_that_cannot_be_are_refused(
 
 # --- trajectories ------------------------------------------------------------------------------
 
-FROM_FRONT = replace(JOB, data=DataConfig(sources=(DataSource(FRONT),)))
 NAMED = {TRAJECTORY_HEADER: "t-1"}
 
 

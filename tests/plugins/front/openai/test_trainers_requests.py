@@ -12,8 +12,7 @@ import pytest
 
 from rollcall_plugins.front.openai.api_keys import ApiKeys
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
-from tests.plugins.front.openai.front_client import JOB, front
-from tests.plugins.front.openai.test_server import FROM_FRONT, numbers
+from tests.plugins.front.openai.front_client import FROM_FRONT, JOB, front, numbers
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import counting_rollout
 
 OF_TRL: dict[str, Any] = {  # what `VLLMClient.generate` sends beside its prompts

@@ -2,19 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from hack.bench.training_waits.measurements import (
-    MEANS,
-    blocking_job,
-    means,
-    medians,
-    ratio,
-    staleness_job,
-)
+from hack.bench.training_waits.measurements import MEANS, Comparison, comparisons, means
 from hack.docs.stored_runs import RUNS, Figure, at, read
 from rollcall_local.manifests import read as read_manifests
 from rollcall_protocol.step_history import StepRow
@@ -46,21 +38,22 @@ def test_a_step_without_its_times_is_an_error() -> None:
 
 
 def test_ratios_are_within_a_pair() -> None:
-    assert ratio(PAIRS, "visible_wait") == {"median": 5.0, "min": 4.0, "max": 6.0}
+    found = comparisons()["blocking"].figures(PAIRS)
+    assert found["ratio"] == {"median": 5.0, "min": 4.0, "max": 6.0}
 
 
 @pytest.mark.parametrize(
-    ("documents", "differs"),
+    ("compared", "differs"),
     [
-        ([blocking_job(blocking=True), blocking_job(blocking=False)], "blocking"),
-        ([staleness_job(0), staleness_job(2)], "maxStaleness"),
+        (comparisons()["blocking"], "blocking"),
+        (comparisons()["staleness"], "maxStaleness"),
     ],
 )
 def test_the_jobs_of_a_pair_differ_in_one_setting_and_can_be_run(
-    tmp_path: Path, documents: list[list[dict[str, Any]]], differs: str
+    tmp_path: Path, compared: Comparison, differs: str
 ) -> None:
     texts = []
-    for number, each in enumerate(documents):
+    for number, each in enumerate(compared.documents):
         file = tmp_path / f"{number}.yaml"
         file.write_text(yaml.safe_dump_all(each))
         read_manifests([file], [], images={}, user=os.getuid())
@@ -71,11 +64,5 @@ def test_the_jobs_of_a_pair_differ_in_one_setting_and_can_be_run(
 
 @pytest.mark.parametrize("figure", read(RUNS / "training-waits.json").figures, ids=lambda f: f.name)
 def test_each_figure_of_the_page_is_measured(figure: Figure) -> None:
-    found = {
-        name: medians(PAIRS, sides) | {"ratio": ratio(PAIRS, "visible_wait")}
-        for name, sides in (
-            ("blocking", ("blocking", "asynchronous")),
-            ("staleness", ("synchronous", "asynchronous")),
-        )
-    }
+    found = {name: compared.figures(PAIRS) for name, compared in comparisons().items()}
     assert all(at(found, path) is not None for path in figure.paths)

@@ -27,15 +27,15 @@ class LoadedSums:
 
     def __init__(self, dtype: torch.dtype) -> None:
         self._dtype = dtype
-        self._given: list[Tensor] = []
-        self._loaded: list[Tensor] = []
+        self._given: Tensor | int = 0  # on the weights' device, once there are any
+        self._loaded: Tensor | int = 0
         self._counted: set[int] = set()  # modules, by identity
         self._comparable = True
 
     def given(self, weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         """The same tensors, which are counted as the loaders take them."""
         for name, tensor in weights:
-            self._given.append(_sum(tensor.to(self._dtype)))
+            self._given = self._given + _sum(tensor.to(self._dtype))
             yield name, tensor
 
     def count(self, module: nn.Module) -> None:
@@ -46,15 +46,13 @@ class LoadedSums:
         for parameter in module._parameters.values():  # noqa: SLF001 - its own alone
             if parameter is not None:
                 self._comparable &= parameter.dtype == self._dtype
-                self._loaded.append(_sum(parameter.detach()))
+                self._loaded = self._loaded + _sum(parameter.detach())
 
     def agree(self, modules: Collection[nn.Module]) -> bool:
         """Whether these modules, of which some are counted, got what was given; waits for it."""
         for module in modules:
             self.count(module)
-        given, loaded = _total(self._given), _total(self._loaded)
-        self._given, self._loaded = [], []
-        return self._comparable and given == loaded
+        return self._comparable and int(self._given) == int(self._loaded)
 
     def before(self, method: Any) -> Any:
         """`method` of quantization, which lays out a module's weights: they are counted before."""
@@ -75,7 +73,3 @@ def _sum(tensor: Tensor) -> Tensor:
     # On CPUs torch reads 1 GB/s if it adds up other integers than it is given; so some 10.
     parts = [part.to(torch.int64).sum() for part in torch.split(bits, _CACHED)]
     return torch.stack(parts).sum() if parts else torch.zeros((), dtype=torch.int64)
-
-
-def _total(sums: list[Tensor]) -> int:
-    return sum(int(each) for each in sums) % 2**64

@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 
-from rollcall_protocol.train_settings import ADAPTER, Attention
+from rollcall_protocol.train_settings import ADAPTER, KERNELS_OF_PACKED_ROWS
 from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.model_parts import (
     attention_heads,
@@ -145,13 +145,14 @@ class ModuleEngine(MicrobatchedEngine):
             device=self.setup.ranks.device.type,
             two_byte_numbers=settings.precision == "bf16",
         )
+        how = f"one sequence after the other: {why}" if why else "all sequences at once"
         if not of_layouts:
-            why = f"with a mask: it was not tested with the architecture of {self.setup.model}"
-        if why and settings.attention in {Attention.VARLEN, Attention.FLASH}:
+            why = f"it was not tested with the architecture of {self.setup.model}"
+            how = f"with a mask: {why}"
+        if why and settings.attention in KERNELS_OF_PACKED_ROWS:
             problem = f"{settings.attention} cannot be had here: {why}; set it to auto"
             raise SpecError(f"{FIELD}.config.attention", problem)
-        how = f"one sequence after the other: {why}" if why else "all sequences at once"
-        log.info("attention of packed rows computes %s", how if of_layouts else why)
+        log.info("attention of packed rows computes %s", how)
 
     def _share_positions(self, model: nn.Module) -> None:
         """Collective. Have `context_parallel` successive ranks compute the same rows together."""

@@ -13,6 +13,7 @@ from rollcall_runtime.train.train_batch import TrainBatch
 from tests.unit.rollcall_runtime.train.batches import random_batch
 
 BATCH = random_batch(seed=2)
+PADDED, PACKED = EngineSettings(), EngineSettings(packing=True)
 HEADS: tuple[tuple[Head, str], ...] = (("value", "values"), ("sequence-classification", "scores"))
 
 
@@ -38,7 +39,7 @@ def test_log_probabilities_and_entropy(chunk: int, packing: bool) -> None:
         built(chunk=chunk),
         BATCH,
         head="language-model",
-        settings=EngineSettings(packing=packing),
+        settings=PACKED if packing else PADDED,
         entropy=True,
     )
     assert output.logprobs is not None
@@ -55,7 +56,7 @@ def gradients(*, chunk: int = 0, packing: bool = False) -> dict[str, Tensor]:
         module,
         BATCH,
         head="language-model",
-        settings=EngineSettings(packing=packing),
+        settings=PACKED if packing else PADDED,
         entropy=False,
     )
     assert output.logprobs is not None
@@ -73,7 +74,7 @@ def test_packing_changes_no_output(head: Head) -> None:
     found = []
     for packing in (False, True):
         output = model_output(
-            built(head), BATCH, head=head, settings=EngineSettings(packing=packing), entropy=False
+            built(head), BATCH, head=head, settings=PACKED if packing else PADDED, entropy=False
         )
         tensors = [t for t in (output.logprobs, output.values, output.scores) if t is not None]
         assert len(tensors) == 1
@@ -87,9 +88,7 @@ def test_values_stand_at_each_position_and_scores_at_the_last_one() -> None:
     module = built("value")
     values, scores = (
         getattr(
-            model_output(
-                module, BATCH, head=head, settings=EngineSettings(packing=False), entropy=False
-            ),
+            model_output(module, BATCH, head=head, settings=PADDED, entropy=False),
             name,
         )
         for head, name in HEADS
@@ -104,9 +103,7 @@ def test_logits_of_a_chunk_at_a_time_are_in_memory() -> None:
     module = built(chunk=4)
     head: nn.Module = module.model.head  # type: ignore[assignment,union-attr]
     head.register_forward_hook(lambda _module, _given, found: seen.append(len(found)))
-    model_output(
-        module, BATCH, head="language-model", settings=EngineSettings(packing=False), entropy=False
-    )
+    model_output(module, BATCH, head="language-model", settings=PADDED, entropy=False)
     assert max(seen) == 4
     assert sum(seen) == int(BATCH.mask.sum())
 
@@ -124,7 +121,7 @@ def scores_at(temperature: float, *, chunk: int, by_hand: bool) -> tuple[Tensor,
             module,
             BATCH,
             head="language-model",
-            settings=EngineSettings(packing=False),
+            settings=PADDED,
             entropy=True,
         )
         assert output.logprobs is not None
