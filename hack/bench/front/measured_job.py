@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from rollcall_plugins.front.openai.rollout_client import generated_lines, open_session
 from rollcall_protocol.pod_contract import FRONT_PORT, FRONT_STREAM_ROUTE, MEMBERSHIP_PORT
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.messages import loads
 from rollcall_protocol.wire.roster import EpochCause
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.generation.rollout_client import generated_lines, open_session
 from tests.process.harness import START_SECONDS, LocalJob, in_sync
 
 if TYPE_CHECKING:

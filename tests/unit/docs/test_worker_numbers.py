@@ -5,15 +5,7 @@ from pathlib import Path
 import pytest
 
 from rollcall_plugins.environments.tools import environment as tool_environment
-from rollcall_plugins.front.openai import (
-    admission,
-    api_keys,
-    generation,
-    recording,
-    rollout_client,
-    routing,
-    server,
-)
+from rollcall_plugins.front.openai import admission, api_keys, recording, server
 from rollcall_plugins.rewards.code import reward as code
 from rollcall_plugins.rewards.http import reward as http_service
 from rollcall_protocol.front_config import FrontConfig
@@ -21,6 +13,7 @@ from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import reward_error_share, trajectory_groups
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, prompt_rows, row_mix
+from rollcall_runtime.generation import continued_generation, rollout_client, routing
 from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.train import health, learning_judge
@@ -40,7 +33,7 @@ PROMISES = {
             f"{routing.SLACK} more"
         ),
         f"says nothing for {rollout_client.SILENT_SECONDS:.0f} s",
-        f"503 after {generation.MOST_MOVES} rollouts in a row that gave no token",
+        f"503 after {continued_generation.MOST_MOVES} rollouts in a row that gave no token",
         (
             f"`maxRunning` ({FRONT.most_running}) requests at once and `maxWaiting` "
             f"({FRONT.most_waiting}) more"

@@ -12,16 +12,16 @@ import aiohttp
 from aiohttp.test_utils import unused_port
 
 from rollcall_plugins.front.openai.api_keys import ApiKeys
-from rollcall_plugins.front.openai.generation import Generation
 from rollcall_plugins.front.openai.metrics import FrontMetrics
 from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
-from rollcall_plugins.front.openai.rollout_client import open_session
 from rollcall_plugins.front.openai.server import FrontServer
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
+from rollcall_runtime.generation.continued_generation import Generation
+from rollcall_runtime.generation.rollout_client import open_session
 from rollcall_runtime.models.tokenizer import ModelTokenizer
 from tests.process.engines.tiny_models import tiny_tokenizer
 from tests.unit.rollcall_runtime.jobs import job_config

@@ -9,8 +9,6 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 
-from rollcall_plugins.front.openai import generation, rollout_client, routing
-from rollcall_plugins.front.openai.routing import BLOCK
 from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.pod_contract import GENERATE_ROUTE
@@ -18,6 +16,8 @@ from rollcall_protocol.wire.generation import GenerationLine, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.generation import continued_generation, rollout_client, routing
+from rollcall_runtime.generation.routing import BLOCK
 from tests.plugins.front.openai.front_client import JOB, front
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     ADDRESS,
@@ -139,7 +139,7 @@ async def test_a_rollout_that_says_nothing_is_left(monkeypatch: pytest.MonkeyPat
 async def test_rollouts_that_all_end_too_early_end_the_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(generation, "MOST_MOVES", 3)
+    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
     monkeypatch.setattr(routing, "AVOID_SECONDS", 0.0)
     async with (
         liar() as false,

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollcall_plugins.front.openai import admission, generation, rollout_client, server
+from rollcall_plugins.front.openai import admission, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
 from rollcall_protocol.front_config import FrontConfig
@@ -18,6 +18,7 @@ from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
+from rollcall_runtime.generation import continued_generation, rollout_client
 from rollcall_runtime.worker.errors import SpecError
 from tests.plugins.front.openai.front_client import (
     FROM_FRONT,
@@ -390,8 +391,8 @@ def tokens_each(count: int, *, pods: int) -> Any:
 async def test_rollouts_that_are_lost_after_a_token_each_end_no_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(generation, "MOST_MOVES", 3)
-    monkeypatch.setattr("rollcall_plugins.front.openai.routing.AVOID_SECONDS", 0.0)
+    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
+    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
     monkeypatch.setattr(CountingEngine, "generate", tokens_each(1, pods=8))
     async with counting_rollout() as rollout, front(rollout) as client:
         body = await client.complete([3], max_tokens=8, return_token_ids=True)
@@ -428,8 +429,8 @@ async def test_requests_wait_while_no_rollout_serves() -> None:
 
 
 async def test_rollouts_that_all_fail_end_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generation, "MOST_MOVES", 3)
-    monkeypatch.setattr("rollcall_plugins.front.openai.routing.AVOID_SECONDS", 0.0)
+    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
+    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
     async with counting_rollout() as rollout, front(rollout) as client:
         rollout.engine.error = RuntimeError("no weights")
         status, body = await client.post("/v1/completions", {"prompt": [3]})
@@ -441,8 +442,8 @@ async def test_rollouts_that_all_fail_end_the_request(monkeypatch: pytest.Monkey
 async def test_requests_wait_for_rollouts_that_have_all_they_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(generation, "MOST_MOVES", 2)
-    monkeypatch.setattr("rollcall_plugins.front.openai.routing.AVOID_SECONDS", 0.01)
+    monkeypatch.setattr(continued_generation, "MOST_MOVES", 2)
+    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.01)
     async with counting_rollout(pause=0.01, at_once=1) as rollout, front(rollout) as client:
         asked = [client.post("/v1/completions", {"prompt": [3], "max_tokens": 5}) for _ in range(4)]
         assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 4
@@ -451,8 +452,8 @@ async def test_requests_wait_for_rollouts_that_have_all_they_may(
 async def test_a_rollout_that_says_nothing_new_is_no_progress(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(generation, "MOST_MOVES", 3)
-    monkeypatch.setattr("rollcall_plugins.front.openai.routing.AVOID_SECONDS", 0.0)
+    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
+    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
 
     async def empty(
         engine: CountingEngine, asked: GenerationRequest

@@ -17,10 +17,10 @@ from rollcall_protocol.wire.partial_responses import Response
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
-    from rollcall_plugins.front.openai.generation import GeneratedSoFar, Generation
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_protocol.wire.ids import Version
+    from rollcall_runtime.generation.continued_generation import GeneratedSoFar, Generation
 
 _CHOICE_SEEDS = 0x9E3779B97F4A7C15  # between those of two choices of a request
 

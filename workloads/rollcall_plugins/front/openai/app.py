@@ -9,14 +9,14 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING
 
 from rollcall_plugins.front.openai.api_keys import ApiKeys
-from rollcall_plugins.front.openai.generation import Generation
 from rollcall_plugins.front.openai.metrics import FrontMetrics
 from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
-from rollcall_plugins.front.openai.rollout_client import open_session
-from rollcall_plugins.front.openai.rollout_stream import RolloutStream
 from rollcall_plugins.front.openai.server import FrontServer
 from rollcall_protocol import pod_contract
+from rollcall_runtime.generation.continued_generation import Generation
+from rollcall_runtime.generation.rollout_client import open_session
+from rollcall_runtime.generation.rollout_stream import RolloutStream
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.worker.asyncio_helpers import first_of

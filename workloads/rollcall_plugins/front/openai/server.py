@@ -13,7 +13,6 @@ from aiohttp import web
 
 from rollcall_plugins.front.openai.admission import Admission, BusyError
 from rollcall_plugins.front.openai.answering import Answer
-from rollcall_plugins.front.openai.generation import NoRolloutError
 from rollcall_plugins.front.openai.openai_answers import error_body
 from rollcall_plugins.front.openai.openai_requests import (
     BadRequestError,
@@ -21,9 +20,10 @@ from rollcall_plugins.front.openai.openai_requests import (
     read_completion,
 )
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
-from rollcall_plugins.front.openai.rollout_client import UnanswerableError
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
+from rollcall_runtime.generation.continued_generation import NoRolloutError
+from rollcall_runtime.generation.rollout_client import UnanswerableError
 from rollcall_runtime.membership.long_messages import LONG_TEXT
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from rollcall_plugins.front.openai.api_keys import ApiKeys
-    from rollcall_plugins.front.openai.generation import Generation
     from rollcall_plugins.front.openai.metrics import FrontMetrics
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_plugins.front.openai.recording import Recording
     from rollcall_protocol.front_config import FrontConfig
     from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.generation.continued_generation import Generation
     from rollcall_runtime.worker.auth import RouteHandler
     from rollcall_runtime.worker.identity.tls import TlsContext
 

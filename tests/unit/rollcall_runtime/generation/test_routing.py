@@ -2,9 +2,9 @@
 
 import pytest
 
-from rollcall_plugins.front.openai import routing
-from rollcall_plugins.front.openai.routing import AVOID_SECONDS, BLOCK, SLACK, RequestRoutes
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.generation import routing
+from rollcall_runtime.generation.routing import AVOID_SECONDS, BLOCK, SLACK, RequestRoutes
 
 A, B, C = (ServingRollout(f"cpu-{i}", f"127.0.0.{i}:7072", "ticket") for i in range(3))
 LONG = tuple(range(2 * BLOCK + 3))

@@ -1,4 +1,4 @@
-"""One request of the front to one rollout's endpoint."""
+"""One request to one rollout's endpoint."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ class UnanswerableError(ValueError):
 
 
 def open_session() -> aiohttp.ClientSession:
-    """A session for all rollouts; `limit` is the front's own number of requests."""
+    """A session for all rollouts. Who sends requests bounds how many run at once."""
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
         timeout=aiohttp.ClientTimeout(

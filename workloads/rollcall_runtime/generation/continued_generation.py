@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 
 import aiohttp
 
-from rollcall_plugins.front.openai.rollout_client import (
-    RolloutBusyError,
-    RolloutLostError,
-    UnanswerableError,
-    generated_lines,
-)
-from rollcall_plugins.front.openai.routing import RequestRoutes
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest, NewTokens
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
+from rollcall_runtime.generation.rollout_client import (
+    RolloutBusyError,
+    RolloutLostError,
+    UnanswerableError,
+    generated_lines,
+)
+from rollcall_runtime.generation.routing import RequestRoutes
 from rollcall_runtime.worker.log_rate import REPEATED
 
 log = logging.getLogger(__name__)

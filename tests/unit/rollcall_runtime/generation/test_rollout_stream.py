@@ -10,11 +10,11 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer, unused_port
 
-from rollcall_plugins.front.openai import rollout_stream
-from rollcall_plugins.front.openai.rollout_stream import RolloutStream
 from rollcall_protocol.pod_contract import FRONT_STREAM_ROUTE
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.coordinator.state_stream import StateStream
+from rollcall_runtime.generation import rollout_stream
+from rollcall_runtime.generation.rollout_stream import RolloutStream
 
 A = ServingRollout("cpu-0", "127.0.0.1:7072", "a ticket")
 B = ServingRollout("cpu-1", "127.0.0.2:7072", "another")
