@@ -10,8 +10,8 @@ from hack.soak.soak_history import LogLine, SoakHistory
 from rollcall_protocol.wire.ids import Lineage, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
 from rollcall_protocol.wire.messages import Sample
+from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 

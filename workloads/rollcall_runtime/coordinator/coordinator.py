@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,7 +74,8 @@ class Coordinator:
     `engines` has one for each sync group, the default group's first. With several `senders` the
     trainer's other ranks send their own parts. `name` is the host name under which members find the
     coordinator. Versions are recorded in `published` before they are sent. `prompts` are what it
-    leases to members. Belongs to one event loop.
+    leases to members. `changed` is called when members, sessions or versions have changed. Belongs
+    to one event loop.
     """
 
     def __init__(
@@ -90,7 +91,9 @@ class Coordinator:
         senders: int = 1,
         published: PublishedManifests | None = None,
         prompts: Prompts,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._changed = changed
         self._published, self.config, self.member = published, config, member
         self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
@@ -181,6 +184,11 @@ class Coordinator:
     def incarnations(self) -> tuple[TrainerIncarnation, ...]:
         """Former incarnations of this pod's trainer that published weights, oldest first."""
         return self._state.incarnations
+
+    @property
+    def rollouts_in_session(self) -> int:
+        """How many rollouts the sessions of all groups have."""
+        return sum(len(group.machine.seated) for group in self.groups.values())
 
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version, of all groups."""
@@ -440,6 +448,7 @@ class Coordinator:
         self.prompts.dispatch()
         self._set_timer()
         self.front_stream.changed()
+        self._changed()
         if self._reporter.urgent(effects):
             self.stream.changed()
         else:

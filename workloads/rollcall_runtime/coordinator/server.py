@@ -25,9 +25,9 @@ STOP_SECONDS = 2.0
 class CoordinatorServer:
     """Listens on the pod's address only, and sends reconnect requests to missing members.
 
-    `verifier` says who calls. `gang` handles the streams of the trainer's other ranks. With a
-    `certificate` tokens go through TLS; weights never do, since that costs more than their
-    transport.
+    `verifier` says who calls. `gang` handles the streams of the trainer's other ranks; `prompts`
+    takes completions. With a `certificate` tokens go through TLS; weights never do, since that
+    costs more than their transport.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class CoordinatorServer:
         coordinator: Coordinator,
         *,
         address: str,
-        prompts: PromptDispatcher,
         verifier: TokenVerifier,
         metrics: CoordinatorMetrics,
         certificate: TlsContext | None = None,
         gang: RouteHandler | None = None,
+        prompts: PromptDispatcher | None = None,
     ) -> None:
         self._prompts = prompts
         self._coordinator, self._address, self._gang = coordinator, address, gang
@@ -64,7 +64,9 @@ class CoordinatorServer:
         """Open the listeners. Raises OSError when a port is taken."""
         certificate = self._certificate
         await self._listen(self._membership(), pod_contract.MEMBERSHIP_PORT, certificate)
-        await self._listen(self._completions(), pod_contract.COMPLETIONS_PORT, certificate)
+        if self._prompts is not None:
+            completions = self._completions(self._prompts)
+            await self._listen(completions, pod_contract.COMPLETIONS_PORT, certificate)
         await self._listen(self._weights(), pod_contract.weights_port(0), None)
         self._requesting = asyncio.create_task(self._reconnects.run())
 
@@ -103,8 +105,7 @@ class CoordinatorServer:
         app.router.add_get(pod_contract.WEIGHTS_ROUTE, guarded)
         return app
 
-    def _completions(self) -> web.Application:
-        prompts = self._prompts
+    def _completions(self, prompts: PromptDispatcher) -> web.Application:
         endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused)
         app = web.Application(client_max_size=prompts.longest_message)
         route = pod_contract.COMPLETIONS_ROUTE

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from aiohttp import web
 
@@ -22,6 +23,8 @@ class StateStream:
     def __init__(self, snapshot: Callable[[], JobSnapshot | ServingRollouts]) -> None:
         self._snapshot = snapshot
         self._changed: set[asyncio.Event] = set()
+        self._last: dict[asyncio.Event, str] = {}  # what each client was sent last
+        self._written = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -39,6 +42,16 @@ class StateStream:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
 
+    async def told(self, seconds: float) -> bool:
+        """Wait until a client has been sent the state as it is now; whether one has in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while dumps(self._snapshot()) not in self._last.values():
+                    self._written.clear()
+                    await self._written.wait()
+                return True
+        return False
+
     def close(self) -> None:
         """Send the last snapshot and end all streams."""
         self._closed = True
@@ -55,16 +68,17 @@ class StateStream:
         event = asyncio.Event()
         event.set()
         self._changed.add(event)
-        last = ""
+        self._last[event] = ""
         try:
             while True:
                 line = ""
                 if event.is_set():
                     event.clear()
                     line = dumps(self._snapshot())
-                if line != last or not line:
+                if line != self._last[event] or not line:
                     await response.write(f"{line}\n".encode())
-                    last = line or last
+                    self._last[event] = line or self._last[event]
+                    self._written.set()
                 if self._closed:
                     break
                 try:
@@ -76,4 +90,5 @@ class StateStream:
             log.info("the stream of %s ended", request.remote)
         finally:
             self._changed.discard(event)
+            del self._last[event]
         return response

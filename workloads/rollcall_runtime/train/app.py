@@ -14,6 +14,7 @@ from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
 from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.reward_check import RewardCheck
@@ -27,7 +28,6 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
-from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.train.engine_configuration import split_config, split_loop
 from rollcall_runtime.train.final_export import FinalExport
 from rollcall_runtime.train.gang_liveness import Gang

@@ -113,16 +113,14 @@ def coordinator() -> list[web.Application]:
         verifier=trainer().verifier(),
         metrics=cast("Any", SimpleNamespace(refused=lambda _: None)),
         gang=reached,
-        prompts=cast(
-            "Any",
-            SimpleNamespace(
-                complete=raise_reached,
-                trajectories=SimpleNamespace(handle=reached),
-                longest_message=2**16,
-            ),
-        ),
     )
-    return [server._membership(), server._completions(), server._weights()]
+    prompts = SimpleNamespace(
+        complete=raise_reached,
+        trajectories=SimpleNamespace(handle=reached),
+        longest_message=2**16,
+    )
+    completions = server._completions(cast("Any", prompts))
+    return [server._membership(), completions, server._weights()]
 
 
 def endpoint(keys: TicketKeys) -> RouteHandler:

@@ -4,8 +4,8 @@ import pytest
 
 from rollcall_protocol.prompts.prompt_ledger import RejectionReason
 from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.sync_group_driver import Publication
-from rollcall_runtime.train.coordinator_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 from tests.unit.rollcall_protocol.prompts.ledger_helpers import (
     A,

@@ -1,0 +1,151 @@
+"""Puts the coordinator's process together: what a trainer's rank 0 has, without the training."""
+
+import asyncio
+import logging
+import math
+import os
+import signal
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.wire.ids import MemberId
+from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
+from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.external.connection import LibraryConnection
+from rollcall_runtime.external.no_prompts import NoPrompts
+from rollcall_runtime.external.service import TrainerService
+from rollcall_runtime.external.weights_file import WeightsFile
+from rollcall_runtime.generation.continued_generation import Generation
+from rollcall_runtime.generation.rollout_client import open_session
+from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.sync.engine import Role
+from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
+from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.devices import choose_device
+from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
+from rollcall_runtime.worker.errors import FencedError
+from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.telemetry import TrainerMetrics
+
+log = logging.getLogger(__name__)
+
+GROUP = "default"
+ORPHAN_SECONDS = 1.0  # between two looks whether the trainer's process is there
+
+
+def run(
+    environment: TrainerEnvironment, log_fields: dict[str, Any], *, link: int, file: int
+) -> None:
+    """Serve the trainer at the other end of the socket `link`, whose weights are in `file` (both
+    descriptors), until it ends.
+
+    SpecError when the job asks for what is not here, FencedError when another trainer has taken
+    over.
+    """
+    asyncio.run(_serve(environment, log_fields, link, file))
+
+
+async def _serve(
+    environment: TrainerEnvironment, log_fields: dict[str, Any], link: int, file: int
+) -> None:
+    # Ctrl-C goes to all processes of a terminal; the trainer decides what it means.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    job, address = environment.job, environment.pod.address
+    connection = await LibraryConnection.open(link)
+    member = new_member(environment.pod)
+    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
+    counted = PrometheusCoordinatorMetrics(metrics, log_fields)
+    probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
+    async with AsyncExitStack() as closing:
+        engines = await closing.enter_async_context(_engines(environment, member))
+        coordinator = Coordinator(
+            config=job.coordinator,
+            member=member,
+            address=address,
+            name=environment.coordinator,
+            state_dir=environment.state_dir,
+            engines=engines,
+            metrics=counted,
+            prompts=NoPrompts(),
+            changed=lambda: service.members_changed(),  # noqa: PLW0108 - it is made below
+        )
+        service = TrainerService(
+            coordinator=coordinator,
+            connection=connection,
+            file=WeightsFile(file, bucket_bytes=job.weight_sync.bucket_bytes),
+            float32_as="bfloat16" if job.weight_sync.dtype == "BFloat16" else "float32",
+            open_generation=lambda: _open_generation(environment, closing),
+            read_metrics=lambda: _figures(metrics),
+        )
+        server = CoordinatorServer(
+            coordinator,
+            address=address,
+            verifier=environment.verifier(),
+            certificate=environment.certificate,
+            metrics=counted,
+        )
+        closing.push_async_callback(server.stop)
+        closing.push_async_callback(coordinator.stop)
+        await server.start()
+        closing.push_async_callback(probes.stop)
+        await probes.start(address)
+        log.info("the coordinator of %s listens", job.job)
+        await first_of(service.run(), _fenced(coordinator), _orphaned())
+
+
+async def _fenced(coordinator: Coordinator) -> None:
+    await coordinator.fenced.wait()
+    raise FencedError("another coordinator has taken over this job")
+
+
+async def _orphaned() -> None:
+    """Wait until the trainer's process is gone; processes that it forked may keep the socket."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
+        await asyncio.sleep(ORPHAN_SECONDS)
+
+
+@asynccontextmanager
+async def _engines(
+    environment: TrainerEnvironment, member: MemberId
+) -> AsyncIterator[Sequence[OpenEngine]]:
+    """An engine for each sync group, opened in a thread: some take long."""
+    opened: list[OpenEngine] = []
+    address, sync = environment.pod.address, environment.job.weight_sync
+    try:
+        for group in sync.all_groups():
+            engine = await asyncio.to_thread(
+                open_engine,
+                group,
+                member=member,
+                address=address,
+                role=Role.SENDER,
+                profile=sync.profile_path,
+                device=choose_device(environment.job),
+            )
+            opened.append(engine)
+        yield opened
+    finally:
+        for each in opened:
+            await asyncio.to_thread(each.engine.close)
+
+
+async def _open_generation(environment: TrainerEnvironment, closing: AsyncExitStack) -> Generation:
+    model = await asyncio.to_thread(open_model, environment.job.model)
+    session = await closing.enter_async_context(open_session())
+    bounds = SampleBounds(model.vocabulary, model.positions)
+    return Generation(session, lambda: None, bounds)
+
+
+def _figures(metrics: TrainerMetrics) -> dict[str, float]:
+    """Gauges and counters by their names, without those of causes and kinds."""
+    return {
+        sample.name: sample.value
+        for family in metrics.registry.collect()
+        if family.type != "histogram"
+        for sample in family.samples
+        if sample.labels.keys() <= metrics.labels.keys() and math.isfinite(sample.value)
+    }

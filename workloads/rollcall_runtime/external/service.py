@@ -1,0 +1,257 @@
+"""Does what the trainer asks of its coordinator over the library: publish, generate, report."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+
+from rollcall_protocol.wire.external_trainer import (
+    CancelRequest,
+    CoordinatorReady,
+    Done,
+    Failed,
+    FinishTraining,
+    Generated,
+    GenerateResponses,
+    LibraryMessage,
+    MemberChange,
+    Metrics,
+    Published,
+    PublishWeights,
+    ReadMetrics,
+    ReportProgress,
+    WithdrawWeights,
+)
+from rollcall_protocol.wire.generation import GenerationRequest
+from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.coordinator.coordinator import Coordinator
+from rollcall_runtime.external.connection import LibraryConnection
+from rollcall_runtime.external.member_changes import LEFT_OUT, Members, member_changes
+from rollcall_runtime.external.weights_file import WeightsFile
+from rollcall_runtime.generation.continued_generation import Generation
+from rollcall_runtime.membership.published_versions import TrainerIncarnation
+from rollcall_runtime.sync.errors import SyncError
+from rollcall_runtime.worker.asyncio_helpers import first_of
+
+log = logging.getLogger(__name__)
+
+SAY_SECONDS = 30.0  # between two log lines about what is waited for
+CHANGE_SECONDS = 0.02  # changes of members are gathered for so long
+MOST_RUNNING = 512  # responses that are sampled at once
+TOLD_SECONDS = 300.0  # for the operator to learn that training is over
+
+
+class NotPublishedError(RuntimeError):
+    """Responses were asked for, and no rollout has weights to sample from."""
+
+
+class TrainerService:
+    """Answers each request by a task of its own. Belongs to one event loop.
+
+    `open_generation` opens what samples, when that is needed first; `read_metrics` gives figures.
+    """
+
+    def __init__(
+        self,
+        *,
+        coordinator: Coordinator,
+        connection: LibraryConnection,
+        file: WeightsFile,
+        float32_as: str,
+        open_generation: Callable[[], Awaitable[Generation]],
+        read_metrics: Callable[[], dict[str, float]],
+    ) -> None:
+        self._coordinator, self._connection, self._file = coordinator, connection, file
+        self._float32_as, self._read_metrics = float32_as, read_metrics
+        self._open_generation = open_generation
+        self._generation: Generation | None = None
+        self._opening = asyncio.Lock()
+        self._running = asyncio.Semaphore(MOST_RUNNING)
+        self._members: Members = {}
+        self._left_out: dict[str, str] = {}  # pods and reasons, since a publication began
+        self._changing: asyncio.TimerHandle | None = None
+        self._seated = asyncio.Event()
+        self._version: Version | None = None  # the newest that was published
+        self._step = 0
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._broken: asyncio.Future[None] | None = None  # gets what is no answer to a request
+
+    async def run(self) -> None:
+        """Answer until the trainer's process ends or closes the library."""
+        self._connection.send(CoordinatorReady(self._float32_as))
+        broken = self._broken = asyncio.get_running_loop().create_future()
+        try:
+            await first_of(self._read(), broken)
+        finally:
+            await _cancel(self._tasks.values())
+
+    def members_changed(self) -> None:
+        """The coordinator's members, sessions or versions have changed."""
+        if self._changing is None:
+            loop = asyncio.get_running_loop()
+            self._changing = loop.call_later(CHANGE_SECONDS, self._look)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        async for message in self._connection.messages():
+            if isinstance(message, CancelRequest):
+                if (cancelled := self._tasks.get(message.cancelled)) is not None:
+                    cancelled.cancel()
+            else:
+                task = asyncio.create_task(self._answer(message))
+                self._tasks[message.request] = task
+                task.add_done_callback(partial(self._ended, message.request))
+
+    def _ended(self, request: int, task: "asyncio.Task[None]") -> None:
+        del self._tasks[request]
+        error = None if task.cancelled() else task.exception()
+        if error is not None and self._broken is not None and not self._broken.done():
+            self._broken.set_exception(error)
+
+    async def _answer(self, message: LibraryMessage) -> None:
+        try:
+            await self._do(message)
+        except (SyncError, OSError, RuntimeError, ValueError) as error:
+            log.warning("%s failed: %s", type(message).__name__, error)
+            assert not isinstance(message, CancelRequest)  # noqa: S101 - it is no task
+            self._connection.send(Failed(message.request, str(error) or type(error).__name__))
+
+    async def _do(self, message: LibraryMessage) -> None:
+        send = self._connection.send
+        match message:
+            case WithdrawWeights():
+                self._coordinator.withdraw()
+                await self._file.unused()
+                send(Done(message.request))
+            case PublishWeights():
+                send(await self._publish(message))
+            case GenerateResponses():
+                await self._generate(message)
+                send(Done(message.request))
+            case ReportProgress():
+                self._report(message.step, message.reward)
+                send(Done(message.request))
+            case FinishTraining():
+                await self._finish(message.step)
+                send(Done(message.request))
+            case ReadMetrics():
+                send(Metrics(message.request, self._read_metrics()))
+
+    async def _publish(self, asked: PublishWeights) -> Published:
+        began = time.monotonic()
+        make = self._file.snapshot
+        snapshot = await asyncio.to_thread(make, asked.tensors, asked.total_bytes)
+        version = await self._next_version(asked.step)
+        self._left_out = {}
+        await self._coordinator.publish(version, snapshot)
+        self._version = version
+        self._report(asked.step, None)
+        self._look()
+        members = tuple(
+            member.pod for member in self._members.values() if member.version == version.number
+        )
+        left_out = {pod: why for pod, why in self._left_out.items() if pod not in members}
+        seconds = time.monotonic() - began
+        return Published(asked.request, version.number, members, left_out, seconds)
+
+    async def _next_version(self, step: int | None) -> Version:
+        if self._version is not None:
+            return Version(self._version.lineage, self._version.number + 1)
+        await self._wait_for_a_rollout()
+        version = await self._coordinator.ready()
+        first = TrainerIncarnation(version.lineage, version.number, step or 0)
+        self._coordinator.begin(first)
+        return version
+
+    async def _wait_for_a_rollout(self) -> None:
+        """Without bound: pods may have to be scheduled, and their images to be pulled."""
+        least = self._coordinator.config.membership.min_rollouts
+        while (there := self._coordinator.rollouts_in_session) < least:
+            self._seated.clear()
+            try:
+                async with asyncio.timeout(SAY_SECONDS):
+                    await self._seated.wait()
+            except TimeoutError:
+                log.info(
+                    "publish waits for rollouts: %d of minRollouts %d have registered", there, least
+                )
+
+    async def _generate(self, asked: GenerateResponses) -> None:
+        if self._version is None:
+            raise NotPublishedError(
+                "generate: no weights were published yet; call publish before it"
+            )
+        generation = await self._opened_generation()
+        generation.replace(self._coordinator.serving_rollouts())
+        tasks = []
+        for i, prompt in enumerate(asked.prompts):
+            for j in range(asked.samples):
+                request = GenerationRequest(prompt, asked.sampling, _seed(asked.seed, i, j))
+                sampling = self._sample(generation, request, asked.request, i, j)
+                tasks.append(asyncio.create_task(sampling))
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            await _cancel(tasks)
+
+    async def _opened_generation(self) -> Generation:
+        async with self._opening:
+            if self._generation is None:
+                self._generation = await self._open_generation()
+            return self._generation
+
+    async def _sample(
+        self, generation: Generation, asked: GenerationRequest, request: int, i: int, j: int
+    ) -> None:
+        response = Response()
+        async with self._running:
+            async for so_far in generation.generate(asked):
+                response = so_far.response
+        self._connection.send(Generated(request, i, j, response))
+
+    def _report(self, step: int | None, reward: float | None) -> None:
+        self._step = self._step if step is None else step
+        number = 0 if self._version is None else self._version.number
+        self._coordinator.progress(step=self._step, number=number, reward=reward)
+
+    async def _finish(self, step: int) -> None:
+        self._coordinator.finish(step=step)
+        if not await self._coordinator.stream.told(TOLD_SECONDS):
+            raise RuntimeError(
+                f"finish: the operator has not asked for the result in {TOLD_SECONDS:g} s; "
+                "see that it runs, and call finish again"
+            )
+
+    def _look(self) -> None:
+        if self._changing is not None:
+            self._changing.cancel()
+            self._changing = None
+        now = {member.pod_uid: member for member in self._coordinator.report().members}
+        for change in member_changes(self._members, now, at=time.time()):
+            self._note(change)
+        self._members = now
+        self._seated.set()
+        if self._generation is not None:
+            self._generation.replace(self._coordinator.serving_rollouts())
+
+    def _note(self, change: MemberChange) -> None:
+        if change.kind == LEFT_OUT:
+            self._left_out[change.pod] = change.cause
+        self._connection.send(change)
+
+
+async def _cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
+
+
+def _seed(seed: int, prompt: int, sample: int) -> int:
+    """A number below 2**63 for each sample, whatever numbers the caller counts his seeds by."""
+    made = hashlib.blake2b(f"{seed}/{prompt}/{sample}".encode(), digest_size=8).digest()
+    return int.from_bytes(made) >> 1
