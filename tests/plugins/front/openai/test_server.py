@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, aclosing
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ import pytest
 from rollcall_plugins.front.openai import admission, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
+from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.wire.generation import GenerationRequest, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
@@ -28,12 +29,13 @@ from tests.plugins.front.openai.front_client import (
     numbers,
     tokenizer,
 )
+from tests.unit.rollcall_runtime.generation.lying_rollouts import liar
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
-    LONGEST,
     CountingEngine,
     CountingRollout,
     counting_rollout,
     expected,
+    tokens_each,
 )
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
@@ -351,54 +353,8 @@ async def test_a_killed_rollout_fails_no_request(monkeypatch: pytest.MonkeyPatch
         assert len(continued) == 32
         assert all(len(request.begun.tokens) >= 1 for request in continued)
         assert lost.engine.sampled < 32 * count
-
-
-async def test_a_rollout_that_drains_gets_no_more_and_its_requests_end_elsewhere() -> None:
-    async with (
-        counting_rollout("cpu-0", pause=0.005) as drained,
-        counting_rollout("cpu-1", pause=0.005) as other,
-        front(drained, other) as client,
-    ):
-        streams = [asyncio.create_task(stream_tokens(client, at, 24)) for at in range(8)]
-        while drained.engine.sampled < 8:
-            await asyncio.sleep(0.001)
-        drained.draining = True
-        drained.endpoint.end()  # as after the drain's bound
-        streams += [asyncio.create_task(stream_tokens(client, at, 24)) for at in range(8, 16)]
-        assert await asyncio.gather(*streams) == [numbers(at)[1] for at in range(16)]
-        assert len(other.engine.requests) == 16
-
-
-def tokens_each(count: int, *, pods: int) -> Any:
-    """An engine that fails after each `count` tokens, on the first `pods` rollouts asked."""
-    sample, asked = CountingEngine.generate, []
-
-    async def generate(
-        engine: CountingEngine, request: GenerationRequest
-    ) -> AsyncGenerator[NewTokens, None]:
-        asked.append(request)
-        left = count if len(asked) <= pods else LONGEST
-        async with aclosing(sample(engine, request)) as pieces:
-            async for piece in pieces:
-                yield piece
-                left -= 1
-                if not left:
-                    raise RuntimeError("lost")
-
-    return generate
-
-
-async def test_rollouts_that_are_lost_after_a_token_each_end_no_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
-    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
-    monkeypatch.setattr(CountingEngine, "generate", tokens_each(1, pods=8))
-    async with counting_rollout() as rollout, front(rollout) as client:
-        body = await client.complete([3], max_tokens=8, return_token_ids=True)
         value = client.metrics.registry.get_sample_value
-        assert value("rollcall_front_moved_requests_total", client.metrics.labels) == 7
-    assert body["choices"][0]["token_ids"] == list(expected((3,), 8))
+        assert value("rollcall_front_moved_requests_total", client.metrics.labels) == 32
 
 
 async def test_a_response_of_two_rollouts_is_as_old_as_its_oldest_token(
@@ -418,16 +374,6 @@ async def test_a_response_of_two_rollouts_is_as_old_as_its_oldest_token(
     assert sent.oldest == Version(Lineage(1, 1), 2)
 
 
-async def test_requests_wait_while_no_rollout_serves() -> None:
-    async with counting_rollout() as rollout, front() as client:
-        running = asyncio.create_task(client.complete([3, 4, 5], return_token_ids=True))
-        await asyncio.sleep(0.02)
-        assert not running.done()
-        client.generation.replace(ServingRollouts((rollout.serving,)))
-        body = await asyncio.wait_for(running, 5)
-    assert body["choices"][0]["token_ids"] == list(expected((3, 4, 5), 24))
-
-
 async def test_rollouts_that_all_fail_end_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
     monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
@@ -439,34 +385,33 @@ async def test_rollouts_that_all_fail_end_the_request(monkeypatch: pytest.Monkey
     assert "no weights" in body["error"]["message"]
 
 
-async def test_requests_wait_for_rollouts_that_have_all_they_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(continued_generation, "MOST_MOVES", 2)
-    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.01)
-    async with counting_rollout(pause=0.01, at_once=1) as rollout, front(rollout) as client:
-        asked = [client.post("/v1/completions", {"prompt": [3], "max_tokens": 5}) for _ in range(4)]
-        assert [status for status, _ in await asyncio.gather(*asked)] == [200] * 4
+@pytest.mark.parametrize("status", [400, 413])
+async def test_a_request_that_the_rollouts_refuse_is_refused(status: int) -> None:
+    async with (
+        liar(b'{"error": "it is too long"}', status=status) as refusing,
+        front() as client,
+        asyncio.timeout(5),
+    ):
+        client.generation.replace(ServingRollouts((refusing,)))
+        found, body = await client.post("/v1/completions", {"prompt": [3]})
+    assert found == 400
+    assert "it is too long" in body["error"]["message"]
 
 
-async def test_a_rollout_that_says_nothing_new_is_no_progress(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
-    monkeypatch.setattr("rollcall_runtime.generation.routing.AVOID_SECONDS", 0.0)
+async def test_an_error_of_one_choice_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> str:
+        raise OSError("no text")
 
-    async def empty(
-        engine: CountingEngine, asked: GenerationRequest
-    ) -> AsyncGenerator[NewTokens, None]:
-        engine.requests.append(asked)
-        yield NewTokens((), (), ())
-        raise RuntimeError("no weights")
-
-    monkeypatch.setattr(CountingEngine, "generate", empty)
-    settings = FrontConfig(request_seconds=10)
-    async with counting_rollout() as rollout, front(rollout, settings=settings) as client:
-        assert (await client.post("/v1/completions", {"prompt": [3]}))[0] == 503
-        assert len(rollout.engine.requests) == 3
+    monkeypatch.setattr(TextStream, "add", fails)
+    settings = FrontConfig(request_seconds=20)
+    body = {"model": JOB.model, "prompt": "hi", "n": 2}
+    async with (
+        counting_rollout() as honest,
+        front(honest, settings=settings) as client,
+        asyncio.timeout(5),
+        client.session.post(f"{client.url}/v1/completions", json=body) as answer,
+    ):
+        assert answer.status == 500
 
 
 @pytest.mark.parametrize("reached", [server.CHAT, server.COMPLETIONS])

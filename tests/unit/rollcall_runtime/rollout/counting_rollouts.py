@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +59,25 @@ class CountingEngine(FakeEngine):
         finally:
             self.running -= 1
             self.ended += 1
+
+
+def tokens_each(count: int, *, pods: int) -> Any:
+    """A `CountingEngine.generate` that fails after `count` tokens, in the first `pods` calls."""
+    sample, asked = CountingEngine.generate, []
+
+    async def generate(
+        engine: CountingEngine, request: GenerationRequest
+    ) -> AsyncGenerator[NewTokens, None]:
+        asked.append(request)
+        left = count if len(asked) <= pods else LONGEST
+        async with aclosing(sample(engine, request)) as pieces:
+            async for piece in pieces:
+                yield piece
+                left -= 1
+                if not left:
+                    raise RuntimeError("lost")
+
+    return generate
 
 
 @dataclass(slots=True)

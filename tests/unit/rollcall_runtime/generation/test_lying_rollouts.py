@@ -1,26 +1,23 @@
-"""A rollout that lies to the front, or talks without end, costs its requests a move to another."""
+"""A rollout that lies, or talks without end, costs its requests a move to another."""
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 
 import pytest
 from aiohttp import web
-from aiohttp.test_utils import unused_port
 
-from rollcall_plugins.front.openai.text_stream import TextStream
-from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.pod_contract import GENERATE_ROUTE
 from rollcall_protocol.wire.generation import GenerationLine, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
+from rollcall_runtime.generation.continued_generation import NoRolloutError
+from rollcall_runtime.generation.rollout_client import UnanswerableError
 from rollcall_runtime.generation.routing import BLOCK
-from tests.plugins.front.openai.front_client import JOB, front
+from tests.unit.rollcall_runtime.generation.generating import generating, sampled
+from tests.unit.rollcall_runtime.generation.lying_rollouts import liar, rollout
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
-    ADDRESS,
     POSITIONS,
     VOCABULARY,
     CountingRollout,
@@ -40,49 +37,13 @@ def line(*tokens: int, logprob: float = -0.5, version: int = 0, all_versions: in
     return f"{to_json(GenerationLine(new, OLDEST))}\n".encode()
 
 
-@asynccontextmanager
-async def rollout(
-    answer: Callable[[web.Request], Awaitable[web.StreamResponse]],
-) -> AsyncIterator[ServingRollout]:
-    """A rollout whose endpoint answers as the test says."""
-    application = web.Application()
-    application.router.add_post(GENERATE_ROUTE, answer)
-    runner, port = web.AppRunner(application, shutdown_timeout=0.1), unused_port()
-    await runner.setup()
-    await web.TCPSite(runner, ADDRESS, port).start()
-    try:
-        yield ServingRollout("liar", f"{ADDRESS}:{port}", "")
-    finally:
-        await runner.cleanup()
-
-
-@asynccontextmanager
-async def liar(
-    *chunks: bytes, status: int = 200, endless: bool = False
-) -> AsyncIterator[ServingRollout]:
-    """A rollout that says `chunks`, and the last one again and again if `endless`."""
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        response = web.StreamResponse(status=status)
-        await response.prepare(request)
-        for chunk in chunks:
-            await response.write(chunk)
-        while endless:
-            await response.write(chunks[-1])
-        return response
-
-    async with rollout(answer) as serving:
-        yield serving
-
-
 async def answer_beside(
     false: ServingRollout, honest: CountingRollout, prompt: tuple[int, ...] = PROMPT
 ) -> None:
     """A request that goes to the liar first is answered by the honest rollout."""
-    async with front(settings=FrontConfig(request_seconds=20)) as client:
-        client.generation.replace(ServingRollouts((false, honest.serving)))
-        body = await client.complete(list(prompt), max_tokens=COUNT, return_token_ids=True)
-    assert body["choices"][0]["token_ids"] == list(expected(prompt, COUNT))
+    async with generating() as generation:
+        generation.replace(ServingRollouts((false, honest.serving)))
+        assert await sampled(generation, prompt, COUNT) == expected(prompt, COUNT)
 
 
 @pytest.mark.parametrize(
@@ -141,15 +102,10 @@ async def test_rollouts_that_all_end_too_early_end_the_request(
 ) -> None:
     monkeypatch.setattr(continued_generation, "MOST_MOVES", 3)
     monkeypatch.setattr(routing, "AVOID_SECONDS", 0.0)
-    async with (
-        liar() as false,
-        front(settings=FrontConfig(request_seconds=20)) as client,
-        asyncio.timeout(10),
-    ):
-        client.generation.replace(ServingRollouts((false,)))
-        status, body = await client.post("/v1/completions", {"prompt": list(PROMPT)})
-    assert status == 503
-    assert "ended before the response" in body["error"]["message"]
+    async with liar() as false, generating() as generation:
+        generation.replace(ServingRollouts((false,)))
+        with pytest.raises(NoRolloutError, match="ended before the response"):
+            await sampled(generation, PROMPT, COUNT)
 
 
 REFUSALS = {
@@ -174,14 +130,11 @@ async def test_a_refusal_of_the_only_rollout_or_of_two_is_the_answer(
     async with (
         liar(chunk, status=status) as one,
         liar(chunk, status=status) as other,
-        front(settings=FrontConfig(request_seconds=20)) as client,
-        asyncio.timeout(5),
+        generating() as generation,
     ):
-        client.generation.replace(ServingRollouts((one, other)[:count]))
-        body = {"model": JOB.model, "prompt": list(PROMPT)}
-        async with client.session.post(f"{client.url}/v1/completions", json=body) as answer:
-            assert answer.status == 400
-            assert "it is too long" in await answer.text()
+        generation.replace(ServingRollouts((one, other)[:count]))
+        with pytest.raises(UnanswerableError, match="it is too long"):
+            await sampled(generation, PROMPT, COUNT)
 
 
 async def test_an_endless_refusal_is_not_read() -> None:
@@ -209,19 +162,3 @@ async def test_a_redirection_is_not_followed() -> None:
         async with rollout(redirect) as false:
             await answer_beside(false, honest)
     assert reached == []
-
-
-async def test_an_error_of_one_choice_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> str:
-        raise OSError("no text")
-
-    monkeypatch.setattr(TextStream, "add", fails)
-    settings = FrontConfig(request_seconds=20)
-    body = {"model": JOB.model, "prompt": "hi", "n": 2}
-    async with (
-        counting_rollout() as honest,
-        front(honest, settings=settings) as client,
-        asyncio.timeout(5),
-        client.session.post(f"{client.url}/v1/completions", json=body) as answer,
-    ):
-        assert answer.status == 500
