@@ -14,7 +14,7 @@ trackers="--extra tensorboard --extra wandb"
 # NIXL has a build for each CUDA; one runs on CPUs too. The worker image has Debian's torch.
 # shellcheck disable=SC2086  # several options
 compile dev.txt --extra operator --extra cli --extra runtime --extra torch $engines \
-    --extra models --extra datasets --extra rewards $trackers --extra megatron --extra torchtitan \
+    --extra models --extra datasets --extra rewards $trackers --extra trl --extra megatron --extra torchtitan \
     --excludes requirements/excludes-dev.txt --group dev
 # What builds the project's own wheel in the images.
 compile build.txt --group build -c requirements/dev.txt

@@ -36,7 +36,8 @@ LEFT_SECONDS = 15.0  # for what it has left, which the runtime ends; it takes 10
 class Pod:
     """One worker. `start` again after its end is a container restart in the same pod.
 
-    The process first imports the module `imports`, if one is named.
+    The process first imports the module `imports`, if one is named. `command` is what it runs,
+    by default the worker of its role.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Pod:
     process: ContainerProcess | None = None
     logs: list[Path] = field(default_factory=list)
     imports: str = ""
+    command: list[str] = field(default_factory=list)
 
     async def start(self) -> None:
         log = self.folder / f"{self.name}.{len(self.logs)}.log"
@@ -58,7 +60,7 @@ class Pod:
         await runtime.ready()
         self.process = await runtime.run(
             container=f"{self.uid}/{self.role}",
-            argv=[f"rollcall-{self.role}"],
+            argv=self.command or [f"rollcall-{self.role}"],
             environment=self._environment(),
             folder=ROOT,
             log_file=log,

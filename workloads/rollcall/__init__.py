@@ -13,7 +13,14 @@ The program runs as the trainer of an RLJob with `trainer.kind: External`.
 """
 
 from rollcall.errors import RollcallError
-from rollcall.results import Event, Group, Outcome, Sample
+from rollcall.results import Outcome, ResponseGroup, RolloutEvent, SampledResponse
 from rollcall.trainer import Trainer
 
-__all__ = ["Event", "Group", "Outcome", "RollcallError", "Sample", "Trainer"]
+__all__ = [
+    "Outcome",
+    "ResponseGroup",
+    "RollcallError",
+    "RolloutEvent",
+    "SampledResponse",
+    "Trainer",
+]

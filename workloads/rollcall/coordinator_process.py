@@ -71,7 +71,6 @@ class CoordinatorProcess:
         try:
             return self._ready.result(START_SECONDS)
         except TimeoutError as error:
-            self.close()
             raise RollcallError(
                 f"Trainer: the coordinator's process was not ready after {START_SECONDS:g} s; see "
                 "its lines on standard error"

@@ -20,7 +20,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class SampledResponse:
     """One response: token ids, each with the natural logarithm of its probability when it was
     sampled, and the version (`Outcome.version`) of the weights that sampled it.
     """
@@ -31,15 +31,15 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ResponseGroup:
     """All responses to one prompt, token ids."""
 
     prompt: tuple[int, ...]
-    samples: tuple[Sample, ...]
+    samples: tuple[SampledResponse, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class RolloutEvent:
     """A rollout `joined`, became `current` (serves the newest weights), or was `left out`.
 
     `time` is in Unix seconds. `cause` says why it was left out.

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Self
 
 from rollcall.coordinator_process import CoordinatorProcess, trainer_environment
 from rollcall.errors import RollcallError
-from rollcall.results import Event, Group, Outcome, Sample
+from rollcall.results import Outcome, ResponseGroup, RolloutEvent, SampledResponse
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.external_trainer import (
     Done,
     FinishTraining,
     Generated,
     GenerateResponses,
-    Metrics,
+    MetricValues,
     Published,
     PublishWeights,
     ReadMetrics,
@@ -56,7 +56,11 @@ class Trainer:
         self._publishing = threading.Lock()
         self._closed = False
         self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
-        ready = self._process.wait_until_ready()
+        try:
+            ready = self._process.wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
         self._weights.write_float32_as(ready.float32_as)
 
     def publish(self, tensors: NamedTensors, step: int | None = None) -> Outcome:
@@ -98,7 +102,7 @@ class Trainer:
         stop_token_ids: Sequence[int] = (),
         seed: int | None = None,
         timeout: float | None = None,
-    ) -> list[Group]:
+    ) -> list[ResponseGroup]:
         """`n` responses to each of `prompts`, lists of token ids, in their order.
 
         What a rollout that is lost has sampled is continued by another; while there is none, this
@@ -129,11 +133,11 @@ class Trainer:
         except ValueError as error:
             raise RollcallError(f"generate: {error}") from error
         chosen = secrets.randbelow(SEED_LIMIT) if seed is None else seed % SEED_LIMIT
-        found: list[list[Sample | None]] = [[None] * n for _ in asked]
+        found: list[list[SampledResponse | None]] = [[None] * n for _ in asked]
 
         def take(piece: Generated) -> None:
             made = piece.response
-            sample = Sample(made.tokens, made.logprobs, made.versions)
+            sample = SampledResponse(made.tokens, made.logprobs, made.versions)
             found[piece.prompt][piece.sample] = sample
 
         self._process.ask(
@@ -143,7 +147,7 @@ class Trainer:
             pieces=take,
         )
         return [
-            Group(prompt, tuple(_there(sample) for sample in samples))
+            ResponseGroup(prompt, tuple(_there(sample) for sample in samples))
             for prompt, samples in zip(asked, found, strict=True)
         ]
 
@@ -153,21 +157,23 @@ class Trainer:
 
     async def generate_async(
         self, prompts: Sequence[Sequence[int]], n: int = 1, **sampling: object
-    ) -> list[Group]:
+    ) -> list[ResponseGroup]:
         """As `generate`, in a thread."""
         return await asyncio.to_thread(self.generate, prompts, n, **sampling)  # type: ignore[arg-type]
 
-    def events(self) -> list[Event]:
+    def events(self) -> list[RolloutEvent]:
         """What happened to rollouts since the last call, oldest first; of the last 10,000."""
         found = []
         while self._process.events:
             change = self._process.events.popleft()
-            found.append(Event(change.kind, change.pod, change.time, change.version, change.cause))
+            found.append(
+                RolloutEvent(change.kind, change.pod, change.time, change.version, change.cause)
+            )
         return found
 
     def metrics(self) -> Mapping[str, float]:
         """The coordinator's figures now, by the names that Prometheus has for them."""
-        return self._process.ask(ReadMetrics, Metrics).values
+        return self._process.ask(ReadMetrics, MetricValues).values
 
     def report(self, step: int, *, reward: float | None = None) -> None:
         """Have the job's status say that `step` is done, with the mean `reward` of its samples."""
@@ -196,7 +202,7 @@ class Trainer:
         self.close()
 
 
-def _there(sample: Sample | None) -> Sample:
+def _there(sample: SampledResponse | None) -> SampledResponse:
     if sample is None:
         raise RollcallError("generate: the coordinator did not answer with all responses")
     return sample

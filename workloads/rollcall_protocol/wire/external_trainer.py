@@ -77,7 +77,7 @@ class FinishTraining:
 
 @dataclass(frozen=True, slots=True)
 class ReadMetrics:
-    """Answer: Metrics."""
+    """Answer: MetricValues."""
 
     request: int
 
@@ -140,7 +140,7 @@ class Generated:
 
 
 @dataclass(frozen=True, slots=True)
-class Metrics:
+class MetricValues:
     """Figures by their names."""
 
     request: int
@@ -162,7 +162,7 @@ class MemberChange:
 
 
 CoordinatorMessage = (
-    CoordinatorReady | Done | Failed | Published | Generated | Metrics | MemberChange
+    CoordinatorReady | Done | Failed | Published | Generated | MetricValues | MemberChange
 )
 
 LIBRARY_MESSAGES: tuple[type[LibraryMessage], ...] = typing.get_args(LibraryMessage)

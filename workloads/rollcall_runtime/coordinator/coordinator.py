@@ -158,6 +158,15 @@ class Coordinator:
 
     # --- the trainer's side --------------------------------------------------------------------
 
+    def restore(self) -> bool:
+        """Take the roster from before a restart and call its members; whether there was one."""
+        restored, self._state = self._state.roster, replace(self._state, roster=None)
+        if restored is None:
+            return False
+        self.push_roster(restored)
+        self.reconnect_now.set()
+        return True
+
     async def ready(self, *, at_least: int = 0) -> Version:
         """Wait for the first roster; returns the first version to publish.
 
@@ -165,12 +174,9 @@ class Coordinator:
         the checkpoint). A restarted coordinator has its roster from before. When training resumes,
         this waits for all members to connect, at most `settle` seconds.
         """
-        restored, self._state = self._state.roster, replace(self._state, roster=None)
-        if restored is not None:
-            self.push_roster(restored)
-            self.reconnect_now.set()
+        restored = self.restore()
         await self._roster_taken.wait()
-        if restored is not None or at_least > 0:
+        if restored or at_least > 0:
             await self._wait_for_members(self.config.membership.settle)
         lineage = self.lineage
         if lineage is None:

@@ -42,7 +42,7 @@ class StateStream:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
 
-    async def told(self, seconds: float) -> bool:
+    async def delivered(self, seconds: float) -> bool:
         """Wait until a client has been sent the state as it is now; whether one has in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

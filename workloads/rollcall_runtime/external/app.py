@@ -15,9 +15,9 @@ from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.external.connection import LibraryConnection
-from rollcall_runtime.external.no_prompts import NoPrompts
 from rollcall_runtime.external.service import TrainerService
 from rollcall_runtime.external.weights_file import WeightsFile
+from rollcall_runtime.external.without_prompts import WithoutPrompts
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
 from rollcall_runtime.models.open_model import open_model
@@ -69,7 +69,7 @@ async def _serve(
             state_dir=environment.state_dir,
             engines=engines,
             metrics=counted,
-            prompts=NoPrompts(),
+            prompts=WithoutPrompts(),
             changed=lambda: service.members_changed(),  # noqa: PLW0108 - it is made below
         )
         service = TrainerService(

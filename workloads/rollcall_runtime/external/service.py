@@ -17,7 +17,7 @@ from rollcall_protocol.wire.external_trainer import (
     GenerateResponses,
     LibraryMessage,
     MemberChange,
-    Metrics,
+    MetricValues,
     Published,
     PublishWeights,
     ReadMetrics,
@@ -41,7 +41,8 @@ log = logging.getLogger(__name__)
 SAY_SECONDS = 30.0  # between two log lines about what is waited for
 CHANGE_SECONDS = 0.02  # changes of members are gathered for so long
 MOST_RUNNING = 512  # responses that are sampled at once
-TOLD_SECONDS = 300.0  # for the operator to learn that training is over
+FIRST_VERSION = 1  # there may have been others: all members are waited for a while
+DELIVERY_SECONDS = 300.0  # for the operator to learn that training is over
 
 
 class NotPublishedError(RuntimeError):
@@ -76,11 +77,13 @@ class TrainerService:
         self._seated = asyncio.Event()
         self._version: Version | None = None  # the newest that was published
         self._step = 0
+        self._reward: float | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._broken: asyncio.Future[None] | None = None  # gets what is no answer to a request
 
     async def run(self) -> None:
         """Answer until the trainer's process ends or closes the library."""
+        self._coordinator.restore()
         self._connection.send(CoordinatorReady(self._float32_as))
         broken = self._broken = asyncio.get_running_loop().create_future()
         try:
@@ -139,16 +142,14 @@ class TrainerService:
                 await self._finish(message.step)
                 send(Done(message.request))
             case ReadMetrics():
-                send(Metrics(message.request, self._read_metrics()))
+                send(MetricValues(message.request, self._read_metrics()))
 
     async def _publish(self, asked: PublishWeights) -> Published:
         began = time.monotonic()
-        make = self._file.snapshot
-        snapshot = await asyncio.to_thread(make, asked.tensors, asked.total_bytes)
-        version = await self._next_version(asked.step)
-        self._left_out = {}
-        await self._coordinator.publish(version, snapshot)
-        self._version = version
+        version = self._version
+        if version is None or self._coordinator.config.weight_sync.enabled:
+            version = await self._next_version(asked.step)
+            await self._send(version, asked)
         self._report(asked.step, None)
         self._look()
         members = tuple(
@@ -158,11 +159,18 @@ class TrainerService:
         seconds = time.monotonic() - began
         return Published(asked.request, version.number, members, left_out, seconds)
 
+    async def _send(self, version: Version, asked: PublishWeights) -> None:
+        make = self._file.snapshot
+        snapshot = await asyncio.to_thread(make, asked.tensors, asked.total_bytes)
+        self._left_out = {}
+        await self._coordinator.publish(version, snapshot)
+        self._version = version
+
     async def _next_version(self, step: int | None) -> Version:
         if self._version is not None:
             return Version(self._version.lineage, self._version.number + 1)
         await self._wait_for_a_rollout()
-        version = await self._coordinator.ready()
+        version = await self._coordinator.ready(at_least=FIRST_VERSION)
         first = TrainerIncarnation(version.lineage, version.number, step or 0)
         self._coordinator.begin(first)
         return version
@@ -215,14 +223,15 @@ class TrainerService:
 
     def _report(self, step: int | None, reward: float | None) -> None:
         self._step = self._step if step is None else step
+        self._reward = self._reward if reward is None else reward
         number = 0 if self._version is None else self._version.number
-        self._coordinator.progress(step=self._step, number=number, reward=reward)
+        self._coordinator.progress(step=self._step, number=number, reward=self._reward)
 
     async def _finish(self, step: int) -> None:
         self._coordinator.finish(step=step)
-        if not await self._coordinator.stream.told(TOLD_SECONDS):
+        if not await self._coordinator.stream.delivered(DELIVERY_SECONDS):
             raise RuntimeError(
-                f"finish: the operator has not asked for the result in {TOLD_SECONDS:g} s; "
+                f"finish: the operator has not asked for the result in {DELIVERY_SECONDS:g} s; "
                 "see that it runs, and call finish again"
             )
 

@@ -13,35 +13,42 @@ def member(
     return {f"uid-{pod}": MemberReport(f"uid-{pod}", pod, "pool", state, version, reason, cause)}
 
 
-def told(before: Members, now: Members) -> list[tuple[str, str, int | None, str]]:
+def changes_of(before: Members, now: Members) -> list[tuple[str, str, int | None, str]]:
     changes = member_changes(before, now, at=5.0)
     return [(change.kind, change.pod, change.version, change.cause) for change in changes]
 
 
 def test_a_rollout_joins_then_serves_the_newest_weights() -> None:
-    assert told({}, member(REGISTERED)) == [("joined", "a", None, "")]
-    assert told(member(REGISTERED), member(MemberState.CATCHING_UP)) == []
-    assert told(member(MemberState.CATCHING_UP), member(IN_SYNC, 3)) == [("current", "a", 3, "")]
-    assert told({}, member(IN_SYNC, 3)) == [("joined", "a", None, ""), ("current", "a", 3, "")]
+    assert changes_of({}, member(REGISTERED)) == [("joined", "a", None, "")]
+    assert changes_of(member(REGISTERED), member(MemberState.CATCHING_UP)) == []
+    assert changes_of(member(MemberState.CATCHING_UP), member(IN_SYNC, 3)) == [
+        ("current", "a", 3, "")
+    ]
+    assert changes_of({}, member(IN_SYNC, 3)) == [
+        ("joined", "a", None, ""),
+        ("current", "a", 3, ""),
+    ]
 
 
 def test_a_rollout_in_the_session_without_weights_is_not_current() -> None:
-    assert told(member(REGISTERED), member(IN_SYNC)) == []
-    assert told(member(IN_SYNC), member(IN_SYNC, 0)) == [("current", "a", 0, "")]
+    assert changes_of(member(REGISTERED), member(IN_SYNC)) == []
+    assert changes_of(member(IN_SYNC), member(IN_SYNC, 0)) == [("current", "a", 0, "")]
 
 
 def test_an_update_is_no_change() -> None:
-    assert told(member(IN_SYNC, 3), member(IN_SYNC, 4)) == []
+    assert changes_of(member(IN_SYNC, 3), member(IN_SYNC, 4)) == []
 
 
 def test_one_that_is_excluded_is_left_out_once_with_the_cause() -> None:
     lost = member(MemberState.SUSPECT, 3, reason="reset by peer")
-    assert told(member(IN_SYNC, 3), lost) == [("left out", "a", 3, "ConnectionLost: reset by peer")]
-    assert told(lost, member(MemberState.STALE, 3)) == []
-    assert told(lost, {}) == []
-    assert told(lost, member(IN_SYNC, 4)) == [("current", "a", 4, "")]
+    assert changes_of(member(IN_SYNC, 3), lost) == [
+        ("left out", "a", 3, "ConnectionLost: reset by peer")
+    ]
+    assert changes_of(lost, member(MemberState.STALE, 3)) == []
+    assert changes_of(lost, {}) == []
+    assert changes_of(lost, member(IN_SYNC, 4)) == [("current", "a", 4, "")]
 
 
 def test_one_whose_pod_is_gone_is_left_out() -> None:
     both = {**member(IN_SYNC, 3), **member(IN_SYNC, 3, pod="b")}
-    assert told(both, member(IN_SYNC, 3)) == [("left out", "b", 3, "its pod is gone")]
+    assert changes_of(both, member(IN_SYNC, 3)) == [("left out", "b", 3, "its pod is gone")]

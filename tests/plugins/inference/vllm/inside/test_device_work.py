@@ -81,7 +81,7 @@ class LazyShadow:
     """In the place of ShadowModel."""
 
     def __init__(self, device: LazyDevice) -> None:
-        self._device = device
+        self._device, self.agrees = device, True
 
     def load(self, _weights: object) -> None:
         self._device.enqueue("loaded")

@@ -7,7 +7,7 @@ from rollcall_protocol.wire.reward_errors import RewardFailure
 from rollcall_runtime.coordinator.prompts import MembersForPrompts, PromptMessage
 
 
-class NoPrompts:
+class WithoutPrompts:
     """Leases nothing. A rollout asks for prompts, which it never gets."""
 
     longest_message = 1 << 16

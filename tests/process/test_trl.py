@@ -1,0 +1,63 @@
+"""An unmodified trainer of TRL, with one line more, on rollouts that die."""
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollcall_protocol.job_config import EngineRef
+from rollcall_protocol.pod_contract import ExitCode
+from tests.process.engines.tiny_models import LETTERS, write_tiny_model
+from tests.process.harness import FAST, STEP_SECONDS, LocalJob
+from tests.unit.rollcall_runtime.jobs import job_config
+
+ENGINE = EngineRef("transformers", {"maxTokens": 8})
+PROGRAM = Path(__file__).with_name("trl_program.py")
+
+
+def trl_job(folder: Path, sync: dict[str, Any] | None = None, **settings: Any) -> LocalJob:
+    """A job whose trainer is the program; `settings` are those of GRPOConfig."""
+    model = write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02)
+    config = job_config(membership=FAST, model=str(model), weight_sync=sync)
+    job = LocalJob(folder, config, rollout_engine=ENGINE)
+    out = str(folder / "out")
+    job.trainer.command = [sys.executable, str(PROGRAM), str(model), out, json.dumps(settings)]
+    return job
+
+
+def logged(job: LocalJob, what: str) -> list[float]:
+    """A figure that TRL has logged at each step."""
+    lines = [line for line in job.trainer.log().splitlines() if line.startswith("{'loss'")]
+    return [float(line.partition(f"'{what}': '")[2].partition("'")[0]) for line in lines]
+
+
+async def test_a_kill_in_the_middle_costs_no_step(tmp_path: Path) -> None:
+    async with trl_job(tmp_path, max_steps=12) as job:
+        await job.start(rollouts=2)
+        await job.reach(3, seconds=STEP_SECONDS)
+        job.rollouts[0].send(signal.SIGKILL)
+        seen = await job.finished(seconds=STEP_SECONDS)
+        assert seen.snapshot.finished is not None
+        assert (seen.snapshot.finished.step, seen.snapshot.finished.error) == (12, "")
+        assert await job.trainer.exited(seconds=20) == ExitCode.OK
+        rewards = logged(job, "reward")
+        assert len(rewards) == 12
+        assert seen.snapshot.progress.rollout_reward == pytest.approx(rewards[-1], abs=1e-3)
+        assert rewards[-1] > rewards[0] + 0.3, "the rollouts' samples have become better"
+        # With other weights, or with log-probabilities of others, it would be far from 0.
+        assert max(logged(job, "sampling/sampling_logp_difference/max")) < 0.05
+        assert (tmp_path / "out" / "final" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+async def test_without_weight_sync_it_does_not_learn(tmp_path: Path) -> None:
+    async with trl_job(tmp_path, {"enabled": False}, max_steps=12) as job:
+        await job.start(rollouts=2)
+        await job.finished(seconds=STEP_SECONDS)
+        rewards = logged(job, "reward")
+        assert len(rewards) == 12
+        assert max(rewards) < rewards[0] + 0.3
+        assert max(logged(job, "sampling/sampling_logp_difference/max")) > 0.1

@@ -1,0 +1,47 @@
+"""A researcher's script: TRL's GRPOTrainer as its documentation has it, and one line more."""
+
+# mypy: disable-error-code="attr-defined,arg-type"
+
+import json
+import sys
+
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+import rollcall.trl
+
+MODEL, OUTPUT, SETTINGS = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+PROMPTS = ["abcde", "bcdef", "cdefg", "defgh"]
+
+
+def reward(completions: list[str], **_: object) -> list[float]:
+    """The share of a's."""
+    return [text.count("a") / max(1, len(text)) for text in completions]
+
+
+def main() -> None:
+    arguments = {
+        "output_dir": OUTPUT,
+        "per_device_train_batch_size": 8,
+        "num_generations": 4,
+        "max_completion_length": 8,
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "report_to": "none",
+        "use_cpu": True,
+        "save_strategy": "no",
+        "disable_tqdm": True,
+    }
+    trainer = GRPOTrainer(
+        model=MODEL,
+        reward_funcs=reward,
+        args=GRPOConfig(**(arguments | SETTINGS)),
+        train_dataset=Dataset.from_dict({"prompt": PROMPTS * 100}),
+    )
+    rollcall.trl.attach(trainer)
+    trainer.train()
+    trainer.save_model(f"{OUTPUT}/final")
+
+
+if __name__ == "__main__":
+    main()

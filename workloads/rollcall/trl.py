@@ -1,0 +1,236 @@
+"""TRL's trainers on rollouts that come and go: `attach(trainer)` after the trainer is made.
+
+For GRPOTrainer and each trainer that generates through TRL's `VLLMGeneration` and keeps it in
+`vllm_generation`. TRL's own code walks the model (FSDP, DeepSpeed, PEFT) and gathers the prompts of
+all ranks; here is what stands in the place of its client of one vLLM server.
+https://github.com/huggingface/trl, trl/generation/vllm_generation.py and vllm_client.py of 1.16
+"""
+
+from __future__ import annotations
+
+import atexit
+import inspect
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, cast
+
+from rollcall.errors import RollcallError
+from rollcall.trainer import Trainer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import torch
+
+FIRST_VERSION, END_VERSION = (1, 16), (1, 17)
+"""The versions of TRL whose trainers can be attached to: from the first, below the end."""
+
+_SET = ("use_vllm", "vllm_mode", "vllm_generation", "_last_loaded_step")
+"""What `attach` sets of a trainer."""
+
+_SAMPLING = (
+    "repetition_penalty",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "max_completion_length",
+)
+_READ = ("model", "accelerator", "processing_class", "state", "args", "add_callback", *_SAMPLING)
+
+
+def attach(trainer: Any) -> Trainer | None:
+    """Have `trainer`, which has not trained yet, sample from the job's rollouts.
+
+    Each time that it generates after a step, its weights are published first. With several ranks
+    all of them call this; rank 0 gets the `Trainer`, the others None. The job's status follows the
+    trainer's step and reward. When the program ends after training has, without an error, the job
+    has succeeded.
+
+    RollcallError names the attribute or setting that does not fit.
+    """
+    _check(trainer)
+    own = Trainer() if trainer.accelerator.is_main_process else None
+    client = None if own is None else _Client(own, trainer)
+    trainer.vllm_generation = _generation(trainer, client)
+    trainer.use_vllm, trainer.vllm_mode = True, "server"
+    trainer._last_loaded_step = -1  # noqa: SLF001 - of no step: publish before the first
+    if own is not None:
+        trainer.add_callback(_progress(own))
+    return own
+
+
+class _Client:
+    """In the place of TRL's VLLMClient, with the methods that VLLMGeneration calls of it."""
+
+    def __init__(self, own: Trainer, trainer: Any) -> None:
+        self._own, self._trainer = own, trainer
+
+    def update_named_params(
+        self, metadata: object, params: Iterator[tuple[str, torch.Tensor]]
+    ) -> None:
+        """Publish. `metadata` (names, dtypes, shapes) are in the tensors as well."""
+        del metadata
+        try:
+            self._own.publish(params, self._trainer.state.global_step)
+        finally:
+            for _ in params:
+                pass  # gathering is collective, and at the end TRL takes adapters out again
+
+    def reset_prefix_cache(self) -> None:
+        """Rollouts forget what they computed with former weights by themselves."""
+
+    def image_features(self, images: object) -> None:
+        """RollcallError: the rollouts take tokens alone."""
+        raise RollcallError(
+            f"generate: the prompts have images ({type(images).__name__}), and rollouts take text; "
+            "train on text alone"
+        )
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        features: object = None,
+        *,
+        n: int,
+        max_tokens: int,
+        temperature: float,
+        top_p: float,
+        top_k: int,
+        min_p: float,
+        repetition_penalty: float,
+        logprobs: int | None,
+        structured_outputs_regex: str | None,
+        generation_kwargs: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """`n` responses to each prompt, with the log-probability of each token."""
+        neutral = {
+            "min_p": (min_p, 0.0),
+            "repetition_penalty": (repetition_penalty, 1.0),
+            "vllm_structured_outputs_regex": (structured_outputs_regex, None),
+            "logprobs": (logprobs or 0, 0),
+            "images": (features, None),
+        }
+        for name, (value, wanted) in neutral.items():
+            if value != wanted:
+                raise RollcallError(
+                    f"generate: {name} is {value!r:.80}, which rollouts do not have; leave it out"
+                )
+        asked = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": max(top_k, 0),
+        }
+        groups = self._own.generate(prompts, n, **{**asked, **_known(generation_kwargs)})
+        samples = [sample for group in groups for sample in group.samples]
+        return {
+            "prompt_ids": [list(group.prompt) for group in groups],
+            "completion_ids": [list(sample.tokens) for sample in samples],
+            "logprobs": [[[logprob] for logprob in sample.logprobs] for sample in samples],
+            "logprob_token_ids": [[[token] for token in sample.tokens] for sample in samples],
+        }
+
+
+def _known(generation_kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+    """RollcallError names what rollouts do not have."""
+    known = {"max_tokens", "temperature", "top_p", "top_k", "stop", "stop_token_ids", "seed"}
+    for name in generation_kwargs:
+        if name not in known:
+            raise RollcallError(
+                f"generate: generation_kwargs has {name!r}, which rollouts do not have; known are "
+                f"{', '.join(sorted(known))}"
+            )
+    return generation_kwargs
+
+
+def _generation(trainer: Any, client: _Client | None) -> Any:
+    """TRL's own VLLMGeneration with `client`, which is None on ranks other than the main one."""
+    from trl.generation.vllm_generation import VLLMGeneration  # noqa: PLC0415 - imports torch
+
+    class RollcallGeneration(VLLMGeneration):
+        """Starts no vLLM, and connects to none."""
+
+        def _init_vllm(self) -> None:
+            self.vllm_client = cast("Any", client)
+
+    for name in ("_init_vllm", "sync_weights", "generate", "_iter_named_params"):
+        if not hasattr(VLLMGeneration, name):
+            raise _changed(f"trl.generation.vllm_generation.VLLMGeneration.{name}")
+    settings = {
+        "model": trainer.model,
+        "accelerator": trainer.accelerator,
+        "processing_class": trainer.processing_class,
+        "mode": "server",
+        "structured_outputs_regex": getattr(trainer.args, "vllm_structured_outputs_regex", None),
+        "logprobs": 0,
+        "generation_kwargs": getattr(trainer.args, "generation_kwargs", None),
+        **{name: getattr(trainer, name) for name in _SAMPLING},
+    }
+    taken = inspect.signature(VLLMGeneration.__init__).parameters
+    for name in settings:
+        if name not in taken:
+            raise _changed(f"trl.generation.vllm_generation.VLLMGeneration({name}=...)")
+    return RollcallGeneration(**settings)
+
+
+def _check(trainer: Any) -> None:
+    found = version("trl")
+    numbers = tuple(int(part) for part in found.split(".")[:2])
+    if not FIRST_VERSION <= numbers < END_VERSION:
+        raise RollcallError(
+            f"attach: trl {found} is installed; the trainers of "
+            f"{_shown(FIRST_VERSION)} up to, and without, {_shown(END_VERSION)} are known: install "
+            "one of these"
+        )
+    if getattr(trainer, "use_vllm", False):
+        raise RollcallError(
+            "attach: the trainer has use_vllm=True, and so a vLLM of its own; leave it out"
+        )
+    source = inspect.getsource(sys.modules[type(trainer).__module__])
+    for name in _SET:
+        if f"self.{name}" not in source:
+            raise _changed(f"{type(trainer).__name__}.{name}")
+    for name in _READ:
+        if not hasattr(trainer, name):
+            raise _changed(f"{type(trainer).__name__}.{name}")
+
+
+def _shown(numbers: Iterable[int]) -> str:
+    return ".".join(map(str, numbers))
+
+
+def _changed(what: str) -> RollcallError:
+    return RollcallError(
+        f"attach: trl {version('trl')} has no {what}; it is no trainer that generates by vLLM, or "
+        "another version of TRL is needed"
+    )
+
+
+def _progress(own: Trainer) -> Any:
+    """A callback that reports steps and rewards, and, at the end of the program, the end."""
+    from transformers import TrainerCallback  # noqa: PLC0415 - imports much
+
+    class RollcallProgress(TrainerCallback):
+        """Writes what TRL logs into the job's status."""
+
+        def on_log(
+            self, args: object, state: Any, control: object, logs: Any = None, **_: object
+        ) -> None:
+            """TRL logs the mean reward of the samples of the steps since the last log."""
+            del args, control
+            reward = (logs or {}).get("reward")
+            own.report(state.global_step, reward=None if reward is None else float(reward))
+
+        def on_train_end(self, args: object, state: Any, control: object, **_: object) -> None:
+            """What follows in the program, such as saving the model, is part of the job."""
+            del args, control
+            atexit.register(_end, own, state.global_step)
+
+    return RollcallProgress()
+
+
+def _end(own: Trainer, step: int) -> None:
+    if not hasattr(sys, "last_value"):  # no exception has ended the program
+        own.finish(step)
+    own.close()
