@@ -55,6 +55,12 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value not in (None, "", {})}
 
 
+def steps(progress: Mapping[str, Any]) -> str:
+    """Such as `5 of 200`, or `5` where the trainer alone knows how many there are to be."""
+    most = progress.get("maxSteps")
+    return f"{progress.get('step', 0)}" + (f" of {most}" if most else "")
+
+
 def learning(status: Mapping[str, Any]) -> str | None:
     """In a word whether training gets anywhere, or why not; None before enough steps are known."""
     found = (c for c in status.get("conditions") or () if c["type"] == JobCondition.LEARNING)

@@ -83,9 +83,11 @@ async def _readings(
 
 
 def _progress(summary: Mapping[str, Any], pace: str) -> list[RenderableType]:
-    """A bar for the steps that were made, and how fast they follow each other."""
-    if "maxSteps" not in summary:
-        return []
+    """A bar for the steps that were made, if it is known of how many, and how fast they follow each
+    other.
+    """
+    if not summary.get("maxSteps"):
+        return [Text(pace, style="dim"), ""] if pace else []
     bar = ProgressBar(total=summary["maxSteps"], completed=summary.get("step", 0))
     line = Table.grid(Column(ratio=1), Column(no_wrap=True), padding=(0, 2), expand=True)
     line.add_row(bar, Text(pace, style="dim"))
@@ -109,6 +111,9 @@ class Pace:
         if step == first or summary.get("phase") != "Running":
             return ""
         a_second = (step - first) / (now - since)
+        pace = f"{a_second * 60:.1f} steps a minute"
+        if not most:
+            return pace
         left = (most - step) / a_second
         time_left = f"{left / 60:.0f} min" if left >= 90 else f"{left:.0f} s"
-        return f"{a_second * 60:.1f} steps a minute, about {time_left} left"
+        return f"{pace}, about {time_left} left"

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollcall_cli.columns import EPOCHS, POOLS, SESSIONS
+from rollcall_cli.job_summary import steps
 from rollcall_operator.api.conditions import PROBLEM_REASONS
 from rollcall_operator.plan.timestamps import from_time
 
@@ -108,7 +109,7 @@ def _headline(summary: Mapping[str, Any], now: float) -> Iterable[RenderableType
     phase = summary.get("phase", "Pending")
     words = [Text(f"{summary['namespace']}/{summary['name']}: {phase}", style="bold")]
     if "step" in summary:
-        words.append(Text(f"step {summary['step']} of {summary.get('maxSteps', '?')}"))
+        words.append(Text(f"step {steps(summary)}"))
         words.append(Text(f"weight version {summary.get('weightVersion', 0)}"))
     if "rolloutReward" in summary:
         words.append(Text(f"reward of the rollouts' newest samples {summary['rolloutReward']}"))

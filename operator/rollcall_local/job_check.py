@@ -68,7 +68,8 @@ def _check_job(
         pool = child["metadata"]["name"]
         report = check(child, labels.ROLLOUT, f"pool {pool}: template", prompts)
         yield from _lines(about, report)
-    if parameters:
+    external = job["spec"]["trainer"]["kind"] == "External"  # what it keeps is its own matter
+    if parameters and not external:
         config = job["spec"]["trainer"]["engine"].get("config") or {}
         needed = estimate(parameters, adapters_only="loraRank" in config, rollouts=rollouts)
         yield _of_memory(about, needed, trainer)

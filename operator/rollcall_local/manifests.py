@@ -12,6 +12,7 @@ from rollcall_local.api_server.errors import InvalidError
 from rollcall_local.api_server.kinds import CLAIMS
 from rollcall_local.errors import LocalError
 from rollcall_local.kubelet.supported import refusals
+from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import (
     CONFIG_MAPS,
     RL_JOBS,
@@ -20,6 +21,7 @@ from rollcall_operator.kube.resources import (
     SERVICE_ACCOUNTS,
     Resource,
 )
+from rollcall_operator.plan.children.pod_template import worker_container
 from rollcall_operator.plan.manifest_check import (
     KINDS,
     CheckedManifest,
@@ -135,10 +137,23 @@ def _refusals(
     problems = list(checked.errors)
     if checked.spec is not None:
         problems += pool_errors(checked, others)
+        problems += _command_refusals(body["spec"]) if kind == RL_JOBS.kind else ()
         for path, template in templates(kind, body["spec"]):
             problems += refusals(template, path, images=images, user=user)
     for problem in problems:
         yield f"{kind} {body['metadata']['name']}: {problem}"
+
+
+def _command_refusals(spec: Object) -> Iterator[str]:
+    """A program of the user's own that only an image would name."""
+    trainer = spec["trainer"]
+    worker = worker_container(trainer["template"], labels.TRAINER) or {}
+    named = worker.get("command") or worker.get("args")
+    if trainer["kind"] == "External" and not named:
+        yield (
+            "spec.trainer.template: the trainer's container has no command, and there is no image "
+            "on one machine that has one; add command"
+        )
 
 
 def templates(kind: str, spec: Object) -> Iterator[tuple[str, Object]]:

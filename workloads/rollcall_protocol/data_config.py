@@ -61,8 +61,9 @@ MAX_TEMPLATE = 16_384
 class DataConfig:
     """Sources, their order, and how many tokens a row may have.
 
-    `seed` chooses the order. `max_tokens` bounds a prompt, or in supervised training all that is
-    read and learnt of a row; 0 for what fits into the model's context.
+    There are none if the trainer is a program of the user's own. `seed` chooses the order.
+    `max_tokens` bounds a prompt, or in supervised training all that is read and learnt of a row; 0
+    for what fits into the model's context.
     """
 
     sources: tuple[DataSource, ...]
@@ -72,8 +73,6 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
-        if not self.sources:
-            raise ValueError("at least one source is needed")
         if self.max_tokens < 0:
             raise ValueError("maxTokens must be at least 0")
         if len(self.sources) > 1 and any(source.name == FRONT for source in self.sources):
@@ -82,4 +81,4 @@ class DataConfig:
     @property
     def from_front(self) -> bool:
         """Whether the job trains on agents' trajectories, and has no prompts."""
-        return self.sources[0].name == FRONT
+        return any(source.name == FRONT for source in self.sources)

@@ -350,7 +350,9 @@ class JobConfig:
     `trainer_accelerators` are the numbers of accelerators that a trainer's container asks for,
     by resource name. After the last step the model is written to the folder `export_path`, unless
     that is empty. `tls`: the endpoints of coordinator and reference pods speak TLS. `front`: pods
-    of the job answer agents in the form of OpenAI's API.
+    of the job answer agents in the form of OpenAI's API. `external`: the trainer is a program of
+    the user's own; rollouts answer its requests, and it alone has data, rewards and steps
+    (`algorithm.max_steps` is 0).
     """
 
     namespace: str
@@ -383,6 +385,12 @@ class JobConfig:
     trainer_accelerators: dict[str, int] = field(default_factory=dict)
     tls: bool = False
     front: bool = False
+    external: bool = False
+
+    def __post_init__(self) -> None:
+        """ValueError says what is wrong."""
+        if self.external == bool(self.data.sources):
+            raise ValueError("data needs a source, unless the trainer is external")
 
     @property
     def coordinator(self) -> CoordinatorConfig:

@@ -40,6 +40,7 @@ AGENT_PORT = 7072  # rollout: weights for peers, drain, reconnect requests
 RENDEZVOUS_PORT = 7073  # trainer rank 0: the training engine's own process group
 REFERENCE_PORT = 7074  # reference pod: log-probabilities for the trainer
 FRONT_PORT = 7075  # front: agents, in the form of OpenAI's API
+MASTER_PORT = 29500  # External trainer, rank 0: where torchrun's processes meet, by its default
 METRICS_PORT = 9090  # every pod: /metrics, /healthz, /readyz
 
 MAX_PROCESSES = 64  # in a trainer pod, one rank each

@@ -12,6 +12,7 @@ from rollcall_protocol.pod_contract import ExitCode
 from rollcall_runtime.train import local_ranks
 from rollcall_runtime.train.trainer_plugin import SUPERVISED, trainer_plugins
 from rollcall_runtime.worker import environment
+from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.exit import exit_process
 from rollcall_runtime.worker.memory_errors import (
     REFERENCE_MEMORY,
@@ -20,6 +21,11 @@ from rollcall_runtime.worker.memory_errors import (
 )
 from rollcall_runtime.worker.parent_process import end_with_parent
 from rollcall_runtime.worker.program import configure_job_logs, guarded, parse
+
+_NOT_OURS = (
+    "is External, and the container's command is rollcall-trainer, which is the builtin trainer; "
+    "give your own program's command"
+)
 
 
 def trainer(arguments: Sequence[str] | None = None) -> int:
@@ -31,6 +37,8 @@ def trainer(arguments: Sequence[str] | None = None) -> int:
 
     def run() -> int:
         settings = environment.read_trainer(os.environ)
+        if settings.job.external:
+            raise SpecError("spec.trainer.kind", _NOT_OURS)
         if settings.starts_ranks:
             configure_job_logs(settings.job, settings.pod)
             return local_ranks.run_local_ranks(settings, os.environ)

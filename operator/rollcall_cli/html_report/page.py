@@ -12,6 +12,7 @@ import jinja2
 from rollcall_cli.columns import EPOCHS, POOLS, SESSIONS
 from rollcall_cli.html_report.charts import draw
 from rollcall_cli.html_report.samples import SCRIPT, script_hash, shown
+from rollcall_cli.job_summary import steps
 from rollcall_operator.api import yaml_text
 from rollcall_protocol import __version__
 
@@ -53,7 +54,7 @@ def _facts(record: JobRecord) -> list[tuple[str, Any]]:
     progress, trainer = status.get("progress") or {}, status.get("trainer") or {}
     found = [
         ("phase", status.get("phase")),
-        ("step", f"{progress.get('step', 0)} of {progress.get('maxSteps', '?')}"),
+        ("step", steps(progress)),
         ("weight version", progress.get("weightVersion")),
         ("mean reward of the rollouts' newest samples", progress.get("rolloutReward")),
         ("rollouts ready", status.get("rollouts")),

@@ -269,12 +269,33 @@ def _checkpoints_are_published(spec: "RLJobSpec") -> bool:
     return checkpoint.every_steps % spec.weight_sync.trigger_parameter_sync_step == 0
 
 
-def _belongs_to_algorithm(field: str) -> Rule:
-    """Samples are generated and scored for an algorithm, and for nothing else."""
+_EXTERNAL = "self.trainer.kind == 'External'"
+_OF_BUILT_IN_TRAINERS = (
+    "data",
+    "reward",
+    "environment",
+    "algorithm",
+    "supervised",
+    "rewardModel",
+    "evaluation",
+    "front",
+    "trainer.checkpoint",
+    "trainer.exportPath",
+    "trainer.processesPerPod",
+)
+"""Fields that are unset unless they are given. Those with defaults are in
+`plan.training_settings`."""
+NOT_FOR_EXTERNAL = (
+    "must not be given with trainer.kind: External: the trainer's own program takes care of this; "
+    "remove it"
+)
+
+
+def _not_for_external(field: str) -> Rule:
     return Rule(
-        message="is required with algorithm, and must not be given with supervised",
-        cel=f"has(self.algorithm) == has(self.{field})",
-        holds=lambda spec: (spec.algorithm is None) == (getattr(spec, field) is None),
+        message=NOT_FOR_EXTERNAL,
+        cel=f"!({_EXTERNAL}) || !has(self.{field})",
+        holds=lambda spec: not spec.trainer.external or _at(spec, field) is None,
         path=f".{field}",
     )
 
@@ -285,7 +306,8 @@ class RLJobSpec(Model):
     RULES: ClassVar[tuple[Rule, ...]] = (
         _frozen_for_good("model", "checkpoints hold its weights"),
         _frozen_for_good("trainer.engine.name", "checkpoints are in its format"),
-        _frozen("data"),
+        _frozen_for_good("trainer.kind", "the other kind needs another spec"),
+        _frozen("data", optional=True),
         _frozen("reward", optional=True),
         _frozen("environment", optional=True),
         _frozen("trainer.replicas"),
@@ -318,8 +340,8 @@ class RLJobSpec(Model):
         ),
         Rule(
             message="must not be given with supervised, which has no rollouts; remove it",
-            cel="!has(self.front) || has(self.algorithm)",
-            holds=lambda spec: spec.front is None or spec.algorithm is not None,
+            cel="!has(self.front) || !has(self.supervised)",
+            holds=lambda spec: spec.front is None or spec.supervised is None,
             path=".front",
         ),
         _frozen("critic"),
@@ -334,12 +356,37 @@ class RLJobSpec(Model):
         _frozen("membership"),
         _frozen("tls.enabled"),
         _frozen("tls.secretName", optional=True),
+        *(_not_for_external(field) for field in _OF_BUILT_IN_TRAINERS),
         Rule(
             message="must have exactly one of algorithm (with rollouts and reward) and supervised",
-            cel="has(self.algorithm) != has(self.supervised)",
-            holds=lambda spec: (spec.algorithm is None) != (spec.supervised is None),
+            cel=f"{_EXTERNAL} || has(self.algorithm) != has(self.supervised)",
+            holds=lambda spec: (
+                spec.trainer.external or (spec.algorithm is None) != (spec.supervised is None)
+            ),
         ),
-        *(_belongs_to_algorithm(field) for field in ("reward", "rollouts")),
+        Rule(
+            message="is required; add it",
+            cel=f"{_EXTERNAL} || has(self.data)",
+            holds=lambda spec: spec.trainer.external or spec.data is not None,
+            path=".data",
+        ),
+        Rule(
+            message="is required with algorithm, and must not be given with supervised",
+            cel=f"{_EXTERNAL} || has(self.algorithm) == has(self.reward)",
+            holds=lambda spec: (
+                spec.trainer.external or (spec.algorithm is None) == (spec.reward is None)
+            ),
+            path=".reward",
+        ),
+        Rule(
+            message="is required with algorithm and with trainer.kind: External, and must not be "
+            "given with supervised",
+            cel=f"(has(self.algorithm) || {_EXTERNAL}) == has(self.rollouts)",
+            holds=lambda spec: (
+                (spec.algorithm is not None or spec.trainer.external) == spec.has_rollouts
+            ),
+            path=".rollouts",
+        ),
         Rule(
             message="must be a multiple of weightSync.triggerParameterSyncStep when "
             "algorithm.deterministic is true: a restart continues from a published version",
@@ -355,7 +402,7 @@ class RLJobSpec(Model):
     """true: all pods of the job are deleted. Set back to false, training resumes from the last
     checkpoint."""
     model: ModelSpec
-    data: DataSpec
+    data: DataSpec | None = None
     reward: RewardSpec | None = None
     environment: EnvironmentSpec | None = None
     trainer: TrainerSpec
@@ -400,8 +447,13 @@ class RLJobSpec(Model):
     """The job is deleted so many seconds after it finished. Unset: it is kept."""
 
     @property
+    def has_rollouts(self) -> bool:
+        """Whether the job has rollouts: a supervised one has none."""
+        return self.rollouts is not None
+
+    @property
     def max_steps(self) -> int:
-        """Number of optimizer steps that the spec gives; 0 if the trainer counts its data first."""
+        """Number of optimizer steps that the spec gives; 0 if only the trainer knows it."""
         if self.algorithm is not None:
             return self.algorithm.max_steps
         return self.supervised.max_steps if self.supervised else 0

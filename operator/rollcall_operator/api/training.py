@@ -14,6 +14,7 @@ from rollcall_operator.api.scalars import (
     GroupName,
     ModelPath,
     Ratio,
+    Seconds,
     Share,
     TrainEngineName,
     matches,
@@ -189,6 +190,12 @@ class CheckpointSpec(Model):
 class TrainerSpec(Model):
     """The trainer: a gang of pods that start and restart together. Rank 0 is the coordinator."""
 
+    kind: Literal["Builtin", "External"] = "Builtin"
+    """Builtin: Rollcall's own trainer. External: a program of your own, which calls
+    rollcall.Trainer() and does all that spec says of data, rewards and training otherwise."""
+    start_timeout_seconds: Seconds = 600
+    """Seconds that the program may take until it calls rollcall.Trainer(), before its container is
+    restarted. It has an effect with kind: External alone."""
     replicas: Annotated[int, Field(ge=1, le=4096)] = 1
     """Number of trainer pods."""
     processes_per_pod: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | None = None
@@ -209,5 +216,11 @@ class TrainerSpec(Model):
     it; it must be on a volume of the trainer, and not exist."""
     template: PodTemplate
     """Template of the pods. The container named `trainer`, or the only one, is the worker; the
-    operator adds its environment, ports, volumes, probes and security context. A change takes
-    effect when the pods are recreated: suspend the job and resume it."""
+    operator adds its environment, ports, volumes, probes and security context, and with kind:
+    Builtin its command. A change takes effect when the pods are recreated: suspend the job and
+    resume it."""
+
+    @property
+    def external(self) -> bool:
+        """Whether the trainer is a program of the user's own."""
+        return self.kind == "External"

@@ -8,6 +8,8 @@ from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, TrainerStatus
+from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan.external_trainer import uncalled_at_end
 from rollcall_operator.plan.model import PodFacts
 from rollcall_operator.plan.timestamps import from_time, to_micro_time
 from rollcall_protocol.pod_contract import ExitCode
@@ -123,7 +125,7 @@ def decide_outcome(
             return outcome
     most = spec.failure_policy.max_restarts
     if restarts.counted > most:
-        why = _last_exit(trainers)
+        why = _last_exit(trainers, spec.trainer)
         return _failed(
             Reason.BACKOFF_LIMIT_EXCEEDED,
             f"the trainer restarted {restarts.counted} times, more often than "
@@ -140,14 +142,14 @@ def decide_outcome(
     return None
 
 
-def _last_exit(trainers: Sequence[PodFacts]) -> str:
+def _last_exit(trainers: Sequence[PodFacts], trainer: TrainerSpec) -> str:
     """Of one that had too little memory, if there is one: the others end because it is gone."""
     ended = [pod for pod in trainers if pod.exit_code is not None]
     last = next((pod for pod in ended if ran_out_of_memory(pod)), next(iter(ended), None))
     if last is None:
         return ""
-    what = f". Last exit of pod {last.name}: {describe_exit(last)}"
-    return f"{what}; {memory_advice(last)}" if last.oom_killed else what
+    advice = memory_advice(last, trainer) if last.oom_killed else uncalled_at_end(trainer, last)
+    return f". Last exit of pod {last.name}: {describe_exit(last)}" + (advice and f"; {advice}")
 
 
 def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
@@ -180,10 +182,18 @@ def ran_out_of_memory(pod: PodFacts) -> bool:
     return pod.oom_killed or (pod.exit_code == ExitCode.OUT_OF_MEMORY and not pod.init)
 
 
-def memory_advice(pod: PodFacts) -> str:
-    """What to do about a container that the kernel killed for the memory that it used."""
+def memory_advice(pod: PodFacts, trainer: TrainerSpec | None = None) -> str:
+    """What to do about a container that the kernel killed for the memory that it used.
+
+    `trainer` is the spec of a trainer's pod.
+    """
     if pod.init:
         return "raise the limit"
+    if trainer is not None and trainer.external:
+        return (
+            "raise the limit (resources.limits.memory in spec.trainer.template), or have its "
+            "program use less"
+        )
     if pod.role == labels.TRAINER:
         return (
             "raise the limit (resources.limits.memory in spec.trainer.template), or change in "

@@ -227,7 +227,7 @@ def pools_of(
 
 
 def _no_use_for_rollouts(job_spec: RLJobSpec) -> Iterator[str]:
-    if job_spec.algorithm is None:
+    if not job_spec.has_rollouts:
         yield (
             "spec.jobRef.name: the RLJob is supervised, so that nothing uses samples; delete the "
             "pool, or name another job"

@@ -73,11 +73,11 @@ class PodFacts:
     `version` is the resourceVersion. `container` is the container that the waiting, exit and
     restart facts describe: the worker, or an init container that failed (`init`). `exit_message` is
     the summary of its termination message; `oom_killed`: the kernel killed it, as it used more
-    memory than its limit. `gate` is the readiness gate's condition, None if absent. `almost_ready`:
-    every other condition for readiness is met. `up`: the worker has passed its startup probe. Times
-    are Unix seconds: `started` of the worker, `ready_since` of a pod that is ready, `gate_since` of
-    the gate's last change, `leaves_by` the end of a terminating pod's grace period. `deletion_cost`
-    is the annotation, None if absent. `revision` is that of a StatefulSet's pod; `restart_requests`
+    memory than its limit; `ran_for`: how many seconds it had run. `gate` is the readiness gate's
+    condition, None if absent. `almost_ready`: every other condition for readiness is met. `up`: the
+    worker has passed its startup probe. Times are Unix seconds: `started` of the worker,
+    `ready_since` of a pod that is ready, `gate_since` of the gate's last change, `leaves_by` the
+    end of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent. `revision` is that of a StatefulSet's pod; `restart_requests`
     are the annotations that it was made with of those that ask for a restart. `mounting_since`:
     when a node was found for a pod whose volumes are not mounted yet, so that no container can
     start; `mount_failure` is the kubelet's message.
@@ -99,6 +99,7 @@ class PodFacts:
     exit_code: int | None = None
     exit_message: str = ""
     oom_killed: bool = False
+    ran_for: float | None = None
     waiting_reason: str = ""
     waiting_message: str = ""
     unschedulable: str = ""

@@ -46,6 +46,7 @@ def pod_facts(pod: Manifest) -> PodFacts:
         exit_code=ended.get("exitCode"),
         exit_message=_exit_message(ended),
         oom_killed=ended.get("reason") == _OOM_KILLED,
+        ran_for=_ran_for(ended),
         waiting_reason=waiting.get("reason", ""),
         waiting_message=waiting.get("message", ""),
         unschedulable=unschedulable,
@@ -72,6 +73,11 @@ def pod_facts(pod: Manifest) -> PodFacts:
 
 def _time(text: str | None) -> float | None:
     return from_time(text) if text else None
+
+
+def _ran_for(ended: dict[str, Any]) -> float | None:
+    began, end = _time(ended.get("startedAt")), _time(ended.get("finishedAt"))
+    return None if began is None or end is None else end - began
 
 
 def _mounting_since(pod: Manifest, conditions: dict[str, dict[str, Any]]) -> float | None:

@@ -54,7 +54,10 @@ def pods_to_restart(
 
 def after_restart(job: Manifest) -> str:
     """Where training goes on after a restart, for messages."""
-    if job["spec"]["trainer"].get("checkpoint"):
+    trainer = job["spec"]["trainer"]
+    if trainer.get("kind") == "External":
+        return "the trainer's own program then decides where training goes on"
+    if trainer.get("checkpoint"):
         return "training then goes on from the last checkpoint"
     return "training then starts again at step 0, as spec.trainer.checkpoint is not set"
 

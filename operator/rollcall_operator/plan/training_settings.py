@@ -5,9 +5,9 @@ from dataclasses import fields
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.quantity import parse_decimal
-from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.rljob import NOT_FOR_EXTERNAL, RLJobSpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec
-from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.api.training import TrainEngineSpec, TrainerSpec
 from rollcall_operator.plan.children.trainer_ranks import accelerators, claims, processes_per_pod
 from rollcall_operator.plan.children.worker_config import algorithm_settings
 from rollcall_protocol.data_config import FRONT
@@ -69,6 +69,8 @@ def _device_errors(trainer: TrainerSpec) -> Iterator[str]:
     claimed = claims(trainer.template, labels.TRAINER)
     if asked and trainer.device == "cpu":
         yield _idle_devices(labels.TRAINER, names)
+    elif trainer.external:
+        return  # its program starts the processes
     elif claimed and trainer.processes_per_pod is None and trainer.device != "cpu":
         yield (
             "spec.trainer.processesPerPod: the devices of the trainer's claims "
@@ -110,7 +112,7 @@ def algorithm_errors(spec: RLJobSpec) -> Iterator[str]:
     """Settings of the algorithm that contradict each other, and models that it does not use."""
     algorithm = spec.algorithm
     if algorithm is None:
-        yield from _supervised_errors(spec)
+        yield from _external_errors(spec) if spec.trainer.external else _supervised_errors(spec)
         return
     try:
         settings = algorithm_settings(algorithm)
@@ -166,10 +168,13 @@ def _environment_errors(spec: RLJobSpec) -> Iterator[str]:
 
 def _front_errors(spec: RLJobSpec) -> Iterator[str]:
     """Whether agents' trajectories can be what the job trains on."""
-    names = [source.name for source in spec.data.sources or ()]
+    data = spec.data
+    if data is None:
+        return
+    names = [source.name for source in data.sources or ()]
     if FRONT in names:
         yield f"spec.data.sources: {FRONT} must be the only source; give it as spec.data.prompts"
-    if spec.data.prompts != FRONT:
+    if data.prompts != FRONT:
         return
     if spec.front is None:
         yield f"spec.data.prompts: {FRONT} needs the front that agents use; add spec.front"
@@ -195,3 +200,17 @@ def _supervised_errors(spec: RLJobSpec) -> Iterator[str]:
     }
     for field in (name for name, given in unused.items() if given):
         yield f"spec.{field}: supervised training has no use for it; remove it"
+
+
+def _external_errors(spec: RLJobSpec) -> Iterator[str]:
+    """What only a built-in trainer gives a meaning. The rules of the API have the other fields,
+    those without defaults.
+    """
+    given = {
+        "reference": spec.reference != ReferenceSpec(),
+        "critic": spec.critic != CriticSpec(),
+        "trainer.engine": spec.trainer.engine != TrainEngineSpec(config={}),
+        "trainer.recoverFrom": spec.trainer.recover_from != "Checkpoint",
+    }
+    for field in (name for name, is_given in given.items() if is_given):
+        yield f"spec.{field}: {NOT_FOR_EXTERNAL}"

@@ -3,12 +3,13 @@
 import asyncio
 import logging
 import signal
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
 
 from rollcall_protocol.adapter_config import sent_adapter
-from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig
+from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig, JobConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.settings_reader import SettingError
 from rollcall_protocol.wire.ids import MemberId
@@ -26,7 +27,7 @@ from rollcall_runtime.rollout.observation_tokens import ObservationTokens
 from rollcall_runtime.sync.engine import Role
 from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
-from rollcall_runtime.tasks.reward_process import RewardScorer
+from rollcall_runtime.tasks.reward_process import RewardScorer, Score
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.devices import check_seen
@@ -39,11 +40,28 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _UsersCode:
+class UsersCode:
     """What calls the user's functions, each in processes of its own."""
 
     reward: RewardScorer
     conversations: Conversations | None
+
+
+class NoRewards:
+    """The RewardScorer of a job whose trainer is a program of the user's own.
+
+    That has the rewards; rollouts of the job lease no prompts.
+    """
+
+    async def score(
+        self,
+        prompt: Sequence[int],  # noqa: ARG002
+        responses: Sequence[Sequence[int]],  # noqa: ARG002
+        row: Mapping[str, Any],  # noqa: ARG002
+        environment_rewards: Sequence[float] = (),  # noqa: ARG002
+    ) -> list[Score]:
+        """RuntimeError."""
+        raise RuntimeError("spec.trainer.kind is External: rollouts score no samples")
 
 
 def run(environment: RolloutEnvironment, log_fields: dict[str, Any]) -> None:
@@ -56,37 +74,48 @@ async def _serve(environment: RolloutEnvironment, log_fields: dict[str, Any]) ->
     job = environment.job
     check_seen(environment.pool.accelerators)
     engine = _inference_engine(environment)
-    directory = open_model(job.model).directory
-    stop = job.reward_errors.on_error != "Zero"
     metrics = RolloutMetrics(
         namespace=job.namespace,
         job=job.job,
         pool=environment.pool.pool,
         group=environment.pool.sync_group,
     )
-    reward = RewardProcesses(job, directory=directory, stop_at_error=stop, of_parts=metrics.scored)
     async with AsyncExitStack() as closing:
-        closing.push_async_callback(reward.close)
-        await reward.start()
-        conversations = None
-        if job.environment is not None:
-            process = EnvironmentProcess(job.environment, directory=directory)
-            closing.push_async_callback(process.close)
-            await process.start()
-            conversations = Conversations(
-                job.environment,
-                process=process,
-                observations=ObservationTokens(ModelInput.of(open_model(job.model))),
-                limits=engine.limits,
-            )
-        users_code = _UsersCode(reward, conversations)
+        users_code = await start_users_code(job, engine, metrics, closing)
         await _run_agent(environment, engine, users_code, metrics, log_fields)
+
+
+async def start_users_code(
+    job: JobConfig, engine: InferenceEngine, metrics: RolloutMetrics, closing: AsyncExitStack
+) -> UsersCode:
+    """Start the processes of rewards and environment, if the job has them here; `closing` ends
+    them. SpecError if a function cannot be loaded.
+    """
+    if job.external:
+        return UsersCode(NoRewards(), None)
+    directory = open_model(job.model).directory
+    stop = job.reward_errors.on_error != "Zero"
+    reward = RewardProcesses(job, directory=directory, stop_at_error=stop, of_parts=metrics.scored)
+    closing.push_async_callback(reward.close)
+    await reward.start()
+    if job.environment is None:
+        return UsersCode(reward, None)
+    process = EnvironmentProcess(job.environment, directory=directory)
+    closing.push_async_callback(process.close)
+    await process.start()
+    conversations = Conversations(
+        job.environment,
+        process=process,
+        observations=ObservationTokens(ModelInput.of(open_model(job.model))),
+        limits=engine.limits,
+    )
+    return UsersCode(reward, conversations)
 
 
 async def _run_agent(
     environment: RolloutEnvironment,
     engine: InferenceEngine,
-    users_code: _UsersCode,
+    users_code: UsersCode,
     metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> None:
@@ -110,7 +139,7 @@ def _open_dependencies(
     environment: RolloutEnvironment,
     member: MemberId,
     engine: InferenceEngine,
-    users_code: _UsersCode,
+    users_code: UsersCode,
     metrics: RolloutMetrics,
     log_fields: dict[str, Any],
 ) -> AgentDependencies:

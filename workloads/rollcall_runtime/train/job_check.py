@@ -67,7 +67,9 @@ class ContainerReport:
 
 
 def check_trainer(job: JobConfig) -> ContainerReport:
-    """Models, data, and the first rows as the model will see them."""
+    """Models, data, and the first rows as the model will see them; the model alone if the trainer
+    is a program of the user's own.
+    """
     report = ContainerReport()
     paths = {
         "spec.model.path": job.model,
@@ -82,6 +84,8 @@ def check_trainer(job: JobConfig) -> ContainerReport:
         return report
     with report.noting():
         report.parameters = sum(p.numel() for p in model.build_empty().parameters())
+    if job.external:
+        return report
     known = ModelInput.of(model)
     with report.noting():
         _read_rows(report, job, known)
@@ -104,6 +108,8 @@ async def check_rollout(
     if job.environment is not None:
         with report.noting():
             await _start_environment(report, job, model.directory)
+    if job.external:
+        return report
     with report.noting():
         await _score(report, job, model, prompts)
     return report

@@ -36,7 +36,7 @@ def of_job(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> tuple[Manifest
     if not spec.network_policy.enabled:
         return ()
     policies = [_policy(job, labels.TRAINER, labels.TRAINER, _to_trainer(job, spec, peers))]
-    if spec.algorithm is not None:  # else the job has no rollouts
+    if spec.has_rollouts:
         policies.append(_policy(job, ROLLOUTS, labels.ROLLOUT, _to_rollouts(job, spec, peers)))
     if spec.reference.template is not None:
         to_reference = _to_reference(job, peers)
@@ -54,7 +54,7 @@ def _to_trainer(job: Manifest, spec: RLJobSpec, peers: PolicyPeers) -> Iterable[
         operator["from"] = list(peers.operator)
     yield operator
     yield {"from": [_pods(job, labels.TRAINER)]}
-    if spec.algorithm is not None:
+    if spec.has_rollouts:
         listeners = (pod_contract.MEMBERSHIP_PORT, pod_contract.COMPLETIONS_PORT)
         yield {"from": [_pods(job, labels.ROLLOUT)], "ports": _with_data(*listeners)}
         if spec.front is not None:

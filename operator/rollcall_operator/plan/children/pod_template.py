@@ -51,8 +51,10 @@ DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
 class WorkerAdditions:
     """What the operator adds to a template. `ports` are (name, number).
 
-    `shared_memory`: whether the worker's processes share more than the 64 MiB of a container.
-    `startup_seconds`: how long it may take to load what it needs, before the kubelet restarts it.
+    `command` is that of a worker without one; empty for the image's own. `usual_env` are variables
+    that the template may set otherwise. `shared_memory`: whether the worker's processes share more
+    than the 64 MiB of a container. `startup_seconds`: how long it may take to load what it needs,
+    before the kubelet restarts it.
     """
 
     role: str
@@ -67,6 +69,7 @@ class WorkerAdditions:
     readiness_gate: str | None = None
     shared_memory: bool = False
     startup_seconds: int = STARTUP_SECONDS
+    usual_env: tuple[Manifest, ...] = ()
 
 
 def worker_container(template: Manifest, role: str) -> Manifest | None:
@@ -179,9 +182,12 @@ def _with_outages(given: list[Manifest]) -> list[Manifest]:
 
 
 def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
-    if not worker.get("command") and not worker.get("args"):
+    if extras.command and not worker.get("command") and not worker.get("args"):
         worker["command"] = [extras.command]
-    worker["env"] = [*(worker.get("env") or ()), *_env(extras)]
+    given = worker.get("env") or ()
+    named = {variable.get("name") for variable in given}
+    usual = (variable for variable in extras.usual_env if variable["name"] not in named)
+    worker["env"] = [*given, *_env(extras), *usual]
     ports = worker.get("ports") or []
     taken = {port.get("containerPort") for port in ports}
     worker["ports"] = [
@@ -205,7 +211,7 @@ def _env(extras: WorkerAdditions) -> list[Manifest]:
     values: list[Manifest] = [{"name": name, "value": value} for name, value in extras.env]
     fields = ((pod_contract.POD_NAME, "metadata.name"), (pod_contract.POD_UID, "metadata.uid"))
     for name, path in (*fields, (pod_contract.POD_IP, "status.podIP")):
-        values.append({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+        values.append(field_variable(name, path))
     if any(mount["name"] == TOKEN_VOLUME for mount in extras.mounts):
         values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
     if any(mount["name"] == TLS_VOLUME for mount in extras.mounts):
@@ -213,6 +219,11 @@ def _env(extras: WorkerAdditions) -> list[Manifest]:
     values.append({"name": pod_contract.TRUST_DIR, "value": TRUST_PATH})
     values.append({"name": pod_contract.STATE_DIR, "value": STATE_PATH})
     return values
+
+
+def field_variable(name: str, path: str) -> Manifest:
+    """A variable with a field of the pod's own."""
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}}
 
 
 def _probe(path: str, *, period: int, failures: int) -> Manifest:

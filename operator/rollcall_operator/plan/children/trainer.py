@@ -2,6 +2,7 @@
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.rljob import RLJobSpec
+from rollcall_operator.api.training import TrainerSpec
 from rollcall_operator.plan.children import worker_config
 from rollcall_operator.plan.children.child_objects import (
     child_metadata,
@@ -11,9 +12,11 @@ from rollcall_operator.plan.children.child_objects import (
 )
 from rollcall_operator.plan.children.pod_template import (
     CHECKPOINT_VOLUME,
+    STARTUP_SECONDS,
     WorkerAdditions,
     certificate_volume,
     common_volumes,
+    field_variable,
     token_volume,
     worker_template,
 )
@@ -27,6 +30,8 @@ _PORTS = (
     ("rendezvous", pod_contract.RENDEZVOUS_PORT),
     ("metrics", pod_contract.METRICS_PORT),
 )
+_POD_INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
+"""The number in the pod's name; a StatefulSet sets it."""
 
 
 def service(job: Manifest) -> Manifest:
@@ -86,7 +91,7 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         role=labels.TRAINER,
         job_uid=job["metadata"]["uid"],
         labels=common_labels(name, labels.TRAINER),
-        command="rollcall-trainer",
+        command="" if spec.trainer.external else "rollcall-trainer",
         env=(
             (pod_contract.CONFIG, worker_config.as_json(settings)),
             (pod_contract.COORDINATOR, labels.coordinator_host(name, namespace)),
@@ -94,9 +99,35 @@ def _extras(job: Manifest, spec: RLJobSpec, *, name: str, namespace: str) -> Wor
         ports=_PORTS,
         volumes=volumes,
         mounts=mounts,
-        # NCCL and HCCL move data between the ranks of a pod through it.
-        shared_memory=processes_per_pod(spec.trainer) > 1 and spec.trainer.device != "cpu",
+        shared_memory=_shares_memory(spec.trainer),
+        startup_seconds=spec.trainer.start_timeout_seconds
+        if spec.trainer.external
+        else STARTUP_SECONDS,
+        usual_env=_launcher_variables(spec.trainer, labels.coordinator_host(name, namespace))
+        if spec.trainer.external
+        else (),
     )
+
+
+def _shares_memory(trainer: TrainerSpec) -> bool:
+    """NCCL and HCCL move data between the processes of a pod through it."""
+    return (trainer.external or processes_per_pod(trainer) > 1) and trainer.device != "cpu"
+
+
+def _launcher_variables(trainer: TrainerSpec, host: str) -> tuple[Manifest, ...]:
+    """What torchrun and accelerate read of a pod's place among the trainer's, as Kubeflow's
+    PyTorchJob names it; torchrun itself reads its options under PET_.
+    """
+    values = (
+        ("MASTER_ADDR", host),
+        ("MASTER_PORT", str(pod_contract.MASTER_PORT)),
+        ("NNODES", str(trainer.replicas)),
+    )
+    found: list[Manifest] = []
+    for prefix in ("", "PET_"):
+        found += [{"name": prefix + name, "value": value} for name, value in values]
+        found.append(field_variable(f"{prefix}NODE_RANK", _POD_INDEX))
+    return tuple(found)
 
 
 def _audiences(job: Manifest, spec: RLJobSpec) -> dict[str, str]:

@@ -37,7 +37,11 @@ def claims(template: Manifest, role: str) -> list[str]:
 
 
 def processes_per_pod(trainer: TrainerSpec) -> int:
-    """Ranks in each trainer pod."""
+    """Ranks in each trainer pod. What an External trainer's program starts there is its own matter:
+    one of its processes calls rollcall.Trainer().
+    """
+    if trainer.external:
+        return 1
     if trainer.processes_per_pod is not None:
         return trainer.processes_per_pod
     if trainer.device == "cpu":

@@ -1,6 +1,7 @@
 """Settings of job and pools in the form in which their pods read them."""
 
 import json
+from dataclasses import replace
 from typing import get_type_hints
 
 from rollcall_operator.api import labels
@@ -26,7 +27,10 @@ from rollcall_protocol.wire.json_codec import fields_of
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
 _KINDS = get_type_hints(AlgorithmSettings)
 _UNREAD = AlgorithmSpec(max_steps=1)
-"""The algorithm of a supervised job, which its trainer does not read."""
+"""The algorithm of a job without one: no trainer reads it, and rollouts are free by it to sample as
+a request says.
+"""
+_NO_DATA = DataConfig(())
 
 
 def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.JobConfig:
@@ -39,13 +43,17 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         job=name,
         uid=uid,
         model=spec.model.path,
-        data=_data(spec.data),
+        data=_data(spec.data) if spec.data else _NO_DATA,
         reward_function=(spec.reward.function or "") if spec.reward else "",
         trainer_replicas=trainer.replicas,
         trainer_engine=from_spec(wire.EngineRef, trainer.engine),
         checkpoint=_checkpoint(trainer.checkpoint) if trainer.checkpoint else None,
-        algorithm=_algorithm(spec.algorithm or _UNREAD),
-        supervised=_supervised(spec.supervised, spec.data) if spec.supervised else None,
+        algorithm=_external_algorithm()
+        if trainer.external
+        else _algorithm(spec.algorithm or _UNREAD),
+        supervised=_supervised(spec.supervised, spec.data)
+        if spec.supervised and spec.data
+        else None,
         weight_sync=_weight_sync(spec.weight_sync),
         recover_from=trainer.recover_from,
         export_path=trainer.export_path or "",
@@ -59,13 +67,16 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         else wire.RewardScoringConfig(),
         reward_errors=_reward_errors(spec.reward) if spec.reward else wire.RewardErrorConfig(),
         reward_model=_reward_model(spec.reward_model) if spec.reward_model else None,
-        evaluation=_evaluation(spec.evaluation, spec.data) if spec.evaluation else None,
+        evaluation=_evaluation(spec.evaluation, spec.data)
+        if spec.evaluation and spec.data
+        else None,
         samples=from_spec(wire.SampleRecordingConfig, spec.observe.samples),
         trainer_processes=trainer_ranks.processes_per_pod(trainer),
         trainer_device=trainer.device,
         trainer_accelerators=trainer_ranks.accelerators(trainer.template, labels.TRAINER),
         tls=spec.tls.enabled,
         front=spec.front is not None,
+        external=trainer.external,
     )
 
 
@@ -144,6 +155,11 @@ def algorithm_settings(spec: AlgorithmSpec) -> AlgorithmSettings:
 
 def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
     return from_spec(wire.AlgorithmConfig, spec, settings=algorithm_settings(spec))
+
+
+def _external_algorithm() -> wire.AlgorithmConfig:
+    """How many steps there are, its program alone knows."""
+    return replace(_algorithm(_UNREAD), max_steps=0)
 
 
 def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:

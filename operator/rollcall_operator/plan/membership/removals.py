@@ -121,9 +121,12 @@ def _lost_trainers(
 def _trainer_warnings(
     job: Manifest, trainers: Iterable[tuple[PodFacts, Taint]]
 ) -> Iterator[tuple[PodFacts, PlannedEvent]]:
+    restarts = "restarts from its last checkpoint on another node"
+    if job["spec"]["trainer"].get("kind") == "External":
+        restarts = f"restarts on another node; {after_restart(job)}"
     for pod, taint in trainers:
         text = (
             f"node {pod.node} of trainer {pod.name} will terminate (taint {taint.key}); the "
-            "trainer runs until then, and restarts from its last checkpoint on another node"
+            f"trainer runs until then, and {restarts}"
         )
         yield pod, PlannedEvent.about(job, "Warning", EventReason.TRAINER_NODE_TERMINATING, text)

@@ -8,6 +8,7 @@ from rollcall_operator.api.rljob import RLJobSpec, WeightSyncSpec
 from rollcall_operator.api.roles import ReferenceSpec
 from rollcall_operator.api.status import Condition
 from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan.external_trainer import uncalled_at_start
 from rollcall_operator.plan.failure import JobOutcome
 from rollcall_operator.plan.job_view import CoordinatorReport, JobView, PoolView, pods_of_role
 from rollcall_operator.plan.model import Manifest, PodFacts
@@ -64,7 +65,7 @@ def job_conditions(
     failures = creation_failures(view.observed)
     trainer = _trainer_ready(spec.trainer, view.trainers, view.name, failures)
     found += [*coordinator_connected(contact), *enforced, trainer]
-    if spec.algorithm is None:  # a supervised job has no rollouts
+    if not spec.has_rollouts:
         return [*found, _running(before, trainer, contact, serving=(), least=0, unready=None)]
     reference = _reference_ready(spec.reference, view.references, view.name, failures)
     if reference is not None:
@@ -112,7 +113,7 @@ def _need_pods(spec: RLJobSpec) -> Iterator[JobCondition]:
     yield JobCondition.TRAINER_READY
     if spec.reference.template is not None:
         yield JobCondition.REFERENCE_READY
-    if spec.algorithm is not None:
+    if spec.has_rollouts:
         yield JobCondition.ROLLOUTS_READY
         yield JobCondition.WEIGHTS_IN_SYNC
     yield JobCondition.RUNNING
@@ -130,14 +131,22 @@ def _finished(outcome: JobOutcome, without_pods: RLJobSpec | None) -> Iterator[C
 
 
 def _all_ready(
-    kind: JobCondition, pods: str, problem: PodProblem | None, *, ready: int, wanted: int
+    kind: JobCondition,
+    pods: str,
+    problem: PodProblem | None,
+    *,
+    ready: int,
+    wanted: int,
+    waits_for: str = "",
 ) -> ConditionState:
-    """Whether `ready` reaches `wanted`; `pods` is what is counted, for the message."""
+    """Whether `ready` reaches `wanted`; `pods` is what is counted, and `waits_for` what the others
+    wait for, for the message.
+    """
     if problem is not None:
         return _false(kind, problem.reason, problem.message)
     text = f"{ready} of {wanted} {pods} are ready"
     if ready < wanted:
-        return _false(kind, Reason.STARTING, text)
+        return _false(kind, Reason.STARTING, f"{text}: {waits_for}" if waits_for else text)
     return ConditionState(kind, True, Reason.READY, f"{wanted} of {wanted} {pods} are ready")
 
 
@@ -146,10 +155,16 @@ def _trainer_ready(
 ) -> ConditionState:
     child = f"StatefulSet/{labels.trainer_name(job)}"
     path = "spec.trainer.template"
-    problem = pod_problem(pods, trainer.template, failures, path=path, child=child)
-    ready, wanted = sum(pod.ready for pod in pods), trainer.replicas
-    kind = JobCondition.TRAINER_READY
-    return _all_ready(kind, "trainer pods", problem, ready=ready, wanted=wanted)
+    template = trainer.template
+    problem = pod_problem(pods, template, failures, path=path, child=child, trainer=trainer)
+    return _all_ready(
+        JobCondition.TRAINER_READY,
+        "trainer pods",
+        problem,
+        ready=sum(pod.ready for pod in pods),
+        wanted=trainer.replicas,
+        waits_for=uncalled_at_start(trainer, pods),
+    )
 
 
 def _trainer_up_to_date(job: Manifest, outdated: Sequence[PodFacts]) -> ConditionState:
@@ -202,12 +217,14 @@ def pod_problem(
     *,
     path: str,
     child: str,
+    trainer: TrainerSpec | None = None,
 ) -> PodProblem | None:
     """The first problem among the pods of `child` ("Deployment/reverse-cpu"), or why it gets none.
 
-    `failures`: see `creation_failures`. `path` is the pods' template's in the spec.
+    `failures`: see `creation_failures`. `path` is the pods' template's in the spec, and `trainer`
+    the spec of a trainer's pods.
     """
-    problems = (find_problem(pod, template, path) for pod in pods)
+    problems = (find_problem(pod, template, path, trainer) for pod in pods)
     found = next((problem for problem in problems if problem is not None), None)
     return found or refused_pods(failures, child=child, path=path)
 

@@ -14,7 +14,7 @@ from rollcall_protocol.pod_contract import COMPLETIONS_PORT
 def can_be_tried(observed: ObservedJob) -> bool:
     """Whether a policy should keep the operator from a port at which the coordinator listens.
 
-    The coordinator of a supervised job listens at no such port.
+    The coordinator of a job without an algorithm listens at no such port: there are no completions.
     """
     policy = f"{NETWORK_POLICY}/{labels.trainer_name(observed.name)}"
     there = any(apply_needed.key(child) == policy for child in observed.children)

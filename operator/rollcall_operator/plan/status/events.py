@@ -104,7 +104,8 @@ def _phase_event(job: Manifest, old: RLJobStatus, new: RLJobStatus) -> Iterator[
         yield from _pause_event(job, new)
     elif now == JobPhase.RUNNING:
         made = new.progress
-        step = f" at step {made.step} of {made.max_steps}" if made else ""
+        most = f" of {made.max_steps}" if made and made.max_steps else ""
+        step = f" at step {made.step}{most}" if made else ""
         text = f"training is in progress{step} (phase was {old.phase or 'not set'})"
         yield PlannedEvent.about(job, "Normal", EventReason.RUNNING, text)
     elif now == JobPhase.SUSPENDED:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 from rollcall_operator.api.conditions import Reason
+from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan.external_trainer import uncalled_at_end
 from rollcall_operator.plan.failure import describe_exit, memory_advice, ran_out_of_memory
 from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.status.failed_mounts import describe_failed_mount
@@ -34,11 +36,13 @@ class PodProblem:
     message: str
 
 
-def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | None:
+def find_problem(
+    pod: PodFacts, template: Manifest, path: str, trainer: TrainerSpec | None = None
+) -> PodProblem | None:
     """What keeps a pod from being ready; None while it starts normally.
 
-    `path` is the template's in the spec. The message stays the same as long as the problem does:
-    it holds no counts and no back-off times.
+    `path` is the template's in the spec; `trainer` is the spec of a trainer's pod. The message
+    stays the same as long as the problem does: it holds no counts and no back-off times.
     """
     if pod.ready:
         return None
@@ -65,7 +69,7 @@ def find_problem(pod: PodFacts, template: Manifest, path: str) -> PodProblem | N
         )
     if pod.exit_code is None:
         return None
-    return _exit_problem(pod, where, path)
+    return _exit_problem(pod, where, path, trainer)
 
 
 def _scheduling_cure(message: str) -> str:
@@ -80,7 +84,7 @@ def _scheduling_cure(message: str) -> str:
     return "change its resource requests, nodeSelector, tolerations or volumes, or add nodes"
 
 
-def _exit_problem(pod: PodFacts, where: str, path: str) -> PodProblem:
+def _exit_problem(pod: PodFacts, where: str, path: str, trainer: TrainerSpec | None) -> PodProblem:
     if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
         return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path))
     if pod.exit_code == ExitCode.FENCED and not pod.init:
@@ -90,13 +94,20 @@ def _exit_problem(pod: PodFacts, where: str, path: str) -> PodProblem:
             f"{_cut(describe_exit(pod))}; it is replaced, and nothing needs to be done",
         )
     if ran_out_of_memory(pod):
-        return PodProblem(Reason.OUT_OF_MEMORY, _too_little_memory(pod, where))
+        return PodProblem(Reason.OUT_OF_MEMORY, _too_little_memory(pod, where, trainer))
+    uncalled = uncalled_at_end(trainer, pod) if trainer is not None else ""
     looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
     return PodProblem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,
         f"{where}: container {pod.container} of pod {pod.name} ended with "
-        f"{_cut(describe_exit(pod))}; read its log (kubectl logs {pod.name} -c {pod.container} "
-        "--previous), then correct its command, image or resources",
+        f"{_cut(describe_exit(pod))}; {uncalled or _read_log(pod)}",
+    )
+
+
+def _read_log(pod: PodFacts) -> str:
+    return (
+        f"read its log (kubectl logs {pod.name} -c {pod.container} --previous), then correct its "
+        "command, image or resources"
     )
 
 
@@ -111,13 +122,13 @@ def _rejected_settings(pod: PodFacts, path: str) -> str:
     )
 
 
-def _too_little_memory(pod: PodFacts, where: str) -> str:
+def _too_little_memory(pod: PodFacts, where: str, trainer: TrainerSpec | None) -> str:
     """A worker that notices names a field itself; one that the kernel killed says nothing."""
     if not pod.oom_killed and pod.exit_message.startswith("spec."):
         return f"{_cut(pod.exit_message)} (pod {pod.name})"
     return (
         f"{where}.resources.limits.memory: container {pod.container} of pod {pod.name} ended with "
-        f"{_cut(describe_exit(pod))}; {memory_advice(pod)}"
+        f"{_cut(describe_exit(pod))}; {memory_advice(pod, trainer)}"
     )
 
 
