@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_local.api_server.errors import ApiStatusError, MissingObjectError
+from rollcall_local.controllers.stateful_set import POD_INDEX
 from rollcall_local.kubelet import pod_environment
 from rollcall_local.kubelet.node import fields_of
 from rollcall_local.kubelet.pod_environment import UnsupportedValueError
@@ -148,6 +149,7 @@ def _pod_of(owner: Object) -> Object:
     """One that a StatefulSet or Deployment would have."""
     template, metadata = copy.deepcopy(owner["spec"]["template"]), owner["metadata"]
     own = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": "check"}
+    own["labels"] = {**template["metadata"].get("labels", {}), POD_INDEX: "0"}
     return {"metadata": {**template["metadata"], **own}, "spec": template["spec"]}
 
 

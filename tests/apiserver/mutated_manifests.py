@@ -13,6 +13,7 @@ from tests.apiserver.bad_manifests.manifests import (
     OWN_REFERENCE,
     Manifest,
     changed,
+    external_job,
     job,
     pool,
     supervised_job,
@@ -127,5 +128,6 @@ _GOOD = (
     changed(job(), OWN_REFERENCE),
     changed(job(), FRONT),
     supervised_job(),
+    external_job(),
     pool(),
 )

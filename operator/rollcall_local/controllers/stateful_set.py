@@ -17,6 +17,8 @@ from rollcall_local.controllers.changes import (
 )
 
 REVISION = "controller-revision-hash"
+POD_INDEX = "apps.kubernetes.io/pod-index"
+"""On a pod: the number in its name."""
 _IN_ORDER = "OrderedReady"
 
 
@@ -71,7 +73,7 @@ def _pod(stateful_set: Object, name: str, revision: str) -> Object:
     labels = {
         REVISION: revision,
         "statefulset.kubernetes.io/pod-name": name,
-        "apps.kubernetes.io/pod-index": name.rpartition("-")[2],
+        POD_INDEX: name.rpartition("-")[2],
     }
     pod = pod_from(stateful_set, name=name, labels=labels)
     subdomain = stateful_set["spec"].get("serviceName", "")

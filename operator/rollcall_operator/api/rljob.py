@@ -365,7 +365,7 @@ class RLJobSpec(Model):
             ),
         ),
         Rule(
-            message="is required; add it",
+            message="is required unless trainer.kind is External; add it",
             cel=f"{_EXTERNAL} || has(self.data)",
             holds=lambda spec: spec.trainer.external or spec.data is not None,
             path=".data",

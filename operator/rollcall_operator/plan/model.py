@@ -77,10 +77,11 @@ class PodFacts:
     condition, None if absent. `almost_ready`: every other condition for readiness is met. `up`: the
     worker has passed its startup probe. Times are Unix seconds: `started` of the worker,
     `ready_since` of a pod that is ready, `gate_since` of the gate's last change, `leaves_by` the
-    end of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent. `revision` is that of a StatefulSet's pod; `restart_requests`
-    are the annotations that it was made with of those that ask for a restart. `mounting_since`:
-    when a node was found for a pod whose volumes are not mounted yet, so that no container can
-    start; `mount_failure` is the kubelet's message.
+    end of a terminating pod's grace period. `deletion_cost` is the annotation, None if absent.
+    `revision` is that of a StatefulSet's pod; `restart_requests` are the annotations that it was
+    made with of those that ask for a restart. `mounting_since`: when a node was found for a pod
+    whose volumes are not mounted yet, so that no container can start; `mount_failure` is the
+    kubelet's message.
     """
 
     name: str

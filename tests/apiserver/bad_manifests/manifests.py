@@ -67,6 +67,19 @@ def supervised_job() -> Manifest:
     return manifest
 
 
+EXTERNAL: Changes = {
+    **{f"spec.{field}": DELETE for field in ("algorithm", "data", "reward")},
+    "spec.trainer.kind": "External",
+    "spec.trainer.template.spec.containers[0].command": ["python", "train.py"],
+}
+"""The trainer is a program of the user's own."""
+
+
+def external_job() -> Manifest:
+    """The same job, but that a program of the user's own trains it."""
+    return changed(job(), EXTERNAL)
+
+
 def pool() -> Manifest:
     """A good RolloutPool named `bad-pool` for the job `bad`."""
     return {

@@ -1,7 +1,14 @@
 """What the API server refuses by itself."""
 
 from tests.apiserver.bad_manifests.case import ROLLOUT, SUSPEND_FIRST, TRAINER, Case
-from tests.apiserver.bad_manifests.manifests import DELETE, FRONT, OWN_REFERENCE, Changes, job
+from tests.apiserver.bad_manifests.manifests import (
+    DELETE,
+    EXTERNAL,
+    FRONT,
+    OWN_REFERENCE,
+    Changes,
+    job,
+)
 
 
 def _apply(name: str, says: tuple[str, ...], changes: Changes, **more: object) -> Case:
@@ -125,6 +132,45 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             {**NO_ALGORITHM, "spec.supervised": {}, f"spec.{field}": job()["spec"][field]},
         )
         for field in ("reward", "rollouts")
+    ),
+    *(
+        _apply(
+            f"an External trainer with {field}",
+            (f"spec.{field}", "must not be given with trainer.kind: External", "remove it"),
+            {**EXTERNAL, f"spec.{field}": value},
+        )
+        for field, value in {
+            "data": {"prompts": "builtin:reverse"},
+            "reward": {"function": "m:score"},
+            "environment": {"function": "m:Game"},
+            "algorithm": {"maxSteps": 200},
+            "supervised": {},
+            "rewardModel": {"path": "org/judge"},
+            "evaluation": EVALUATION,
+            "front": FRONT["spec.front"],
+            "trainer.checkpoint": {"volume": {"emptyDir": {}}},
+            "trainer.exportPath": "/models/mine",
+            "trainer.processesPerPod": 2,
+        }.items()
+    ),
+    _apply(
+        "an External trainer without rollouts",
+        ("spec.rollouts", "is required with algorithm and with trainer.kind: External"),
+        {**EXTERNAL, "spec.rollouts": DELETE},
+    ),
+    _apply(
+        "no data",
+        ("spec.data", "is required unless trainer.kind is External"),
+        {"spec.data": DELETE},
+    ),
+    _apply(
+        "another kind of trainer, even while the job is suspended",
+        ("spec.trainer.kind", "is immutable", "create another RLJob"),
+        {**EXTERNAL, "spec.suspend": True},
+        then={
+            "spec.trainer.kind": "Builtin",
+            **{f"spec.{field}": job()["spec"][field] for field in ("algorithm", "data", "reward")},
+        },
     ),
     _apply(
         "supervised training with a front",

@@ -3,6 +3,7 @@
 from tests.apiserver.bad_manifests.case import REFERENCE, ROLLOUT, TRAINER, Case, Expected
 from tests.apiserver.bad_manifests.manifests import (
     DELETE,
+    EXTERNAL,
     FRONT,
     OWN_REFERENCE,
     Changes,
@@ -427,6 +428,19 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         "supervised training with a reward model",
         ("spec.rewardModel", "supervised training has no use for it; remove it"),
         {**NO_ALGORITHM, "spec.supervised": {}, "spec.rewardModel.path": "org/other"},
+    ),
+    *(
+        _reported(
+            f"an External trainer with {field}",
+            (f"spec.{field}", "must not be given with trainer.kind: External", "remove it"),
+            {**EXTERNAL, f"spec.{field}": value},
+        )
+        for field, value in {
+            "reference": {"path": "org/other"},
+            "critic": {"warmupSteps": 5},
+            "trainer.engine": {"config": {"precision": "bf16"}},
+            "trainer.recoverFrom": "Rollouts",
+        }.items()
     ),
     _reported(
         "a group of one",

@@ -60,6 +60,21 @@ def test_the_pace_is_that_of_the_last_readings_and_begins_again_with_the_trainer
     assert pace.words(running | {"step": 60, "phase": "Starting"}, 200.0) == ""
 
 
+def test_nobody_knows_when_steps_end_that_only_the_trainer_counts() -> None:
+    pace, running = live.Pace(), {"phase": "Running", "maxSteps": 0}
+    assert pace.words(running | {"step": 10}, 0.0) == ""
+    assert pace.words(running | {"step": 20}, 60.0) == "10.0 steps a minute"
+
+
+async def test_without_a_number_of_steps_the_screen_has_the_pace_and_no_bar(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    uncounted = SUMMARY | {"maxSteps": 0}
+    text = await watched(monkeypatch, uncounted | {"step": 1}, uncounted | {"step": 2})
+    assert "━━━" not in text
+    assert re.search(r"\d steps a minute *\n", text)
+
+
 async def test_the_newest_status_and_an_outage_are_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -141,3 +141,8 @@ def test_pools_with_each_of_their_rollouts() -> None:
 )
 def test_times_are_ages(time: str, words: str) -> None:
     assert ago(time, NOW) == words
+
+
+def test_steps_that_only_the_trainer_counts_are_shown_alone() -> None:
+    text = text_of(status_screen(SUMMARY | {"maxSteps": 0}, now=NOW))
+    assert text.startswith("team/reverse: Running, step 9, weight version 9")

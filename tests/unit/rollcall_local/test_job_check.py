@@ -12,6 +12,7 @@ import yaml
 
 from rollcall_local.check_command import main
 from rollcall_local.kubelet.machine import GPU, this_machine
+from tests.apiserver.bad_manifests.manifests import external_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 IMAGE = "rollcall/worker-cpu:dev"
@@ -208,3 +209,16 @@ def test_a_claim_is_given_or_was_kept_by_an_earlier_run(
     assert not kept.exists(), "a check makes no volume that stays"
     kept.mkdir(parents=True)
     assert machine.check(with_claim(tmp_path)) == 0
+
+
+def test_nothing_is_estimated_of_a_trainer_of_the_users_own(
+    machine: Machine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    body = external_job()
+    file = tmp_path / "external.yaml"
+    file.write_text(yaml.safe_dump(body))
+    machine.roles["trainer"] = report(right=["spec.model.path: fine"], parameters=100)
+    assert machine.check(str(file)) == 0
+    out = capsys.readouterr().out
+    assert "right: RLJob bad: spec.model.path: fine\n" in out
+    assert "memory" not in out

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from rollcall_local.manifests import ManifestError, Manifests, read
+from tests.apiserver.bad_manifests.manifests import external_job
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 USER = 1000
@@ -145,3 +146,20 @@ def test_a_job_has_no_network_policies(tmp_path: Path, job: dict[str, Any]) -> N
     (placed,) = taken(written(tmp_path, job)).jobs
     assert placed["spec"].pop("networkPolicy") == {"enabled": False}
     assert placed["spec"] == before["spec"]
+
+
+def test_a_trainer_of_the_users_own_names_its_command(tmp_path: Path) -> None:
+    own = external_job()
+    assert taken(written(tmp_path, own)).jobs
+    container = own["spec"]["trainer"]["template"]["spec"]["containers"][0]
+    container["args"] = container.pop("command")
+    assert taken(written(tmp_path, own)).jobs
+    del container["args"]
+    assert "spec.trainer.template: the trainer's container has no command" in refusal(tmp_path, own)
+    assert taken(written(tmp_path, job_without_command())).jobs, "a builtin trainer has one"
+
+
+def job_without_command() -> dict[str, Any]:
+    body: dict[str, Any] = yaml.safe_load((EXAMPLES / "reverse.yaml").read_text())
+    assert "command" not in body["spec"]["trainer"]["template"]["spec"]["containers"][0]
+    return body

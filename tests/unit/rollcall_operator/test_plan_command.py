@@ -8,7 +8,7 @@ import yaml
 from rollcall_operator.api import yaml_text
 from rollcall_operator.plan_command import InvalidManifestError, children
 from tests.apiserver.bad_manifests.case import Case
-from tests.apiserver.bad_manifests.manifests import changed, job, pool
+from tests.apiserver.bad_manifests.manifests import changed, external_job, job, pool
 from tests.apiserver.bad_manifests.refused_at_apply import REFUSED_AT_APPLY
 from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 
@@ -31,6 +31,14 @@ def test_a_lent_pool_in_the_same_file_gets_its_deployment() -> None:
     out = children(yaml_text.dump(job(), pool()), namespace="n")
     names = [d["metadata"]["name"] for d in yaml.safe_load_all(out) if d["kind"] == "Deployment"]
     assert sorted(names) == ["bad-cpu", "bad-pool"]
+
+
+def test_an_external_trainer_gets_the_children_of_a_builtin_one() -> None:
+    out = children(yaml_text.dump(external_job(), pool()), namespace="n")
+    assert kinds(out) == [
+        *("NetworkPolicy", "NetworkPolicy"),
+        *("Service", "StatefulSet", "RolloutPool", "Deployment", "Deployment"),
+    ]
 
 
 def test_the_output_is_deterministic() -> None:

@@ -62,6 +62,13 @@ def job_config(
     return JobConfig(**values | changes)
 
 
+def external_job_config() -> JobConfig:
+    """The same rollouts, for a trainer that is a program of the user's own."""
+    return job_config(
+        external=True, data=DataConfig(()), reward_function="", algorithm={"max_steps": 0}
+    )
+
+
 def pool_config(**changes: Any) -> PoolConfig:
     """The pool `reverse-cpu`."""
     values: dict[str, Any] = {

@@ -89,6 +89,10 @@ def test_a_rollout_names_the_wrong_field_of_the_spec(
 
 WRONG_TRAINERS: list[tuple[dict[str, Any], str]] = [
     (
+        {"external": True, "data": DataConfig(())},
+        "spec.trainer.kind: is External, and the container's command is rollcall-trainer",
+    ),
+    (
         {"reward_model": RewardModelConfig("/models/none")},
         "spec.rewardModel.path: '/models/none' is ",
     ),
@@ -227,7 +231,7 @@ def run(settings, fields):
 app = sys.modules["rollcall_runtime.train.app"] = ModuleType("app")
 app.run = run
 cli.configure_job_logs = lambda *_: {}
-job = SimpleNamespace(trainer_processes=1, supervised=None)
+job = SimpleNamespace(trainer_processes=1, supervised=None, external=False)
 settings = SimpleNamespace(job=job, pod=None, starts_ranks=False)
 environment.read_trainer = lambda _: settings
 sys.argv = ["rollcall-trainer"]

@@ -27,7 +27,12 @@ from rollcall_operator.kube.resources import (
     Resource,
 )
 from tests.apiserver.bad_manifests.case import Case
-from tests.apiserver.bad_manifests.manifests import Changes, changed, supervised_job
+from tests.apiserver.bad_manifests.manifests import (
+    Changes,
+    changed,
+    external_job,
+    supervised_job,
+)
 from tests.apiserver.bad_manifests.refused_at_apply import CA_BUNDLE, REFUSED_AT_APPLY
 from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_local.api_server.objects import ROOT, Object, config_map, job, pod, pool
@@ -61,7 +66,9 @@ def defaulted(value: Any, schema: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "body", [*EXAMPLES, supervised_job(), pool()], ids=lambda body: body["metadata"]["name"]
+    "body",
+    [*EXAMPLES, supervised_job(), external_job(), pool()],
+    ids=lambda body: body["metadata"]["name"],
 )
 def test_defaults_are_those_of_the_definitions(body: Object) -> None:
     schema = SCHEMAS[body["kind"]]["properties"]["spec"]
@@ -169,7 +176,7 @@ CHANGES: dict[str, Changes] = {
 }
 """A change of each field that stays as long as the job is not suspended."""
 
-NOT_ALONE = {".model", ".trainer.engine.name", ".front", ".supervised"}
+NOT_ALONE = {".model", ".trainer.engine.name", ".trainer.kind", ".front", ".supervised"}
 """Those with tests of their own."""
 
 
@@ -235,6 +242,18 @@ def test_what_checkpoints_depend_on_stays_for_good(changes: Changes, path: str) 
         before = changed(job(), {"spec.suspend": suspend})
         with pytest.raises(InvalidError, match=rf"spec\{path}: is immutable .* another RLJob"):
             update(before, changed(before, changes))
+
+
+@pytest.mark.parametrize("suspend", [False, True])
+def test_who_trains_stays_for_good(suspend: bool) -> None:
+    builtin, external = (
+        changed(body, {"spec.suspend": suspend}) for body in (job(), external_job())
+    )
+    for before, now in ((builtin, external), (external, builtin)):
+        with pytest.raises(
+            InvalidError, match=r"spec\.trainer\.kind: is immutable .* another RLJob"
+        ):
+            update(before, now)
 
 
 def test_a_front_comes_while_a_job_is_suspended_and_stays() -> None:

@@ -185,6 +185,7 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
     assert frozen == {
         ".model",
         ".trainer.engine.name",
+        ".trainer.kind",
         ".data",
         ".reward",
         ".environment",
@@ -211,4 +212,4 @@ def test_what_the_trainer_is_made_of_does_not_change_while_it_runs() -> None:
         ".tls.secretName",
     }
     for_good = {rule["fieldPath"] for rule in rules if "oldSelf.suspend" not in rule["rule"]}
-    assert for_good == {".model", ".trainer.engine.name"}
+    assert for_good == {".model", ".trainer.engine.name", ".trainer.kind"}

@@ -14,6 +14,7 @@ from rollcall_operator.plan.job import make_plan
 from rollcall_operator.plan.model import ObservedJob
 from tests.apiserver.bad_manifests.manifests import (
     DELETE,
+    EXTERNAL,
     FRONT,
     OWN_REFERENCE,
     Changes,
@@ -46,6 +47,7 @@ CLAIM: Changes = {"spec.trainer.checkpoint.volume": {"persistentVolumeClaim": {"
 MEMORY: Changes = {"spec.trainer.checkpoint.volume": {"emptyDir": {"sizeLimit": "1Gi"}}}
 OWN_TLS: Changes = {"spec.tls": {"secretName": "t", "caBundle": certificate_of(authority())}}
 QUESTIONS, ROWS = "builtin:reasoning-gym/chain_sum", {"name": "org/rows"}
+OWN_TRAINER: Changes = {**EXTERNAL, "spec.front": DELETE}
 NEEDED: dict[str, Changes] = {
     "spec.": FRONT,
     "spec.data.sources": {"spec.data": {"sources": [ROWS]}},
@@ -53,6 +55,7 @@ NEEDED: dict[str, Changes] = {
     "spec.reward.config": {"spec.reward.function": "exact-match"},
     "spec.reward.parts": {"spec.reward": {"parts": [{"name": "a", "function": "exact-match"}]}},
     "spec.environment": {"spec.environment": {"function": "m:Game"}},
+    "spec.trainer.startTimeoutSeconds": OWN_TRAINER,
     "spec.trainer.checkpoint": CLAIM,
     "spec.trainer.checkpoint.volume.emptyDir": MEMORY,
     "spec.algorithm.deterministic": {"spec.algorithm.maxStaleness": 0},
@@ -75,6 +78,7 @@ NEEDED: dict[str, Changes] = {
 """What the fields below a path need to have an effect."""
 
 CHANGES: dict[str, Changes] = {
+    "spec.trainer.kind": OWN_TRAINER,
     "spec.environment.tools": {"spec.environment": {"tools": ["m:add"]}},
     "spec.front.withoutApiKeys": {
         "spec.front.apiKeysSecret": DELETE,

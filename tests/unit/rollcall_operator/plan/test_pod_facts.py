@@ -105,6 +105,15 @@ def test_a_sidecars_crash_is_not_the_workers() -> None:
     assert (facts.restarts, facts.exit_code) == (0, None)
 
 
+def test_how_long_a_container_ran_before_it_ended() -> None:
+    times = {"startedAt": "2026-11-20T00:00:05Z", "finishedAt": "2026-11-20T00:10:07Z"}
+    last = {"terminated": {"exitCode": 137, **times}}
+    ended = container(state={"running": {}}, lastState=last)
+    assert pod_facts(pod({"containerStatuses": [ended]})).ran_for == 602.0
+    lost = container(state={"terminated": {"exitCode": 137, "startedAt": None}})
+    assert pod_facts(pod({"containerStatuses": [lost]})).ran_for is None
+
+
 @pytest.mark.parametrize(
     ("state", "stuck"),
     [

@@ -19,7 +19,7 @@ from rollcall_protocol.job_config import (
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.train.job_check import ContainerReport, check_rollout, check_trainer, main
-from tests.unit.rollcall_runtime.jobs import job_config, pool_config
+from tests.unit.rollcall_runtime.jobs import external_job_config, job_config, pool_config
 
 PROMPT: dict[str, Any] = {"tokens": [0, 3, 4, 5, 6, 7, 1], "row": {}}
 
@@ -127,3 +127,13 @@ def test_text_of_the_data_cannot_write_to_a_terminal(tmp_path: Path) -> None:
     report = check_trainer(job_config(data=data(path, {"tokens": [0, 1]})))
     assert report.wrong == []
     assert not any("\x1b" in line for line in report.right)
+
+
+async def test_of_an_external_job_models_and_engine_alone_are_looked_at() -> None:
+    trainer = check_trainer(external_job_config())
+    assert trainer.wrong == []
+    assert [line.split(":")[0] for line in trainer.right] == ["spec.model.path"]
+    assert trainer.parameters == 102_592
+    rollout = await check_rollout(external_job_config(), pool_config(), [])
+    assert rollout.wrong == []
+    assert [line.split(":")[0] for line in rollout.right] == ["spec.rollouts"]

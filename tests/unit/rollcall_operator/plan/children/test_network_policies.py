@@ -11,6 +11,7 @@ from rollcall_operator.plan.children import network_policies
 from rollcall_operator.plan.model import PolicyPeers, Refusal
 from rollcall_protocol import pod_contract
 from tests.apiserver.bad_manifests.manifests import (
+    EXTERNAL,
     FRONT,
     OWN_REFERENCE,
     Changes,
@@ -126,6 +127,16 @@ def test_a_supervised_job_lets_no_rollouts_in() -> None:
     assert [policy["metadata"]["name"] for policy in made] == ["bad-trainer"]
     assert not admits(made[0]["spec"], ROLLOUT, 7070)
     assert admits(made[0]["spec"], TRAINER, 7073)
+
+
+def test_the_pods_of_an_external_trainer_reach_each_other_and_the_rollouts() -> None:
+    made = policies(EXTERNAL)
+    assert made.keys() == {"bad-trainer", "bad-rollouts"}
+    for port in (29500, 7073, 45678):  # torchrun's, and such as NCCL chooses
+        assert admits(made["bad-trainer"], TRAINER, port)
+    assert not admits(made["bad-trainer"], OUTSIDER, 29500)
+    assert admits(made["bad-trainer"], ROLLOUT, 7070)
+    assert admits(made["bad-rollouts"], TRAINER, 7072), "requests to generate"
 
 
 def test_egress_is_restricted_only_where_the_user_lists_it() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from rollcall_operator.plan.status.enforced_policies import can_be_tried
+from tests.apiserver.bad_manifests.manifests import EXTERNAL
 from tests.apiserver.bad_manifests.refused_at_apply import NO_ALGORITHM
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
@@ -66,7 +67,8 @@ def test_it_is_tried_where_a_policy_protects_a_port_that_listens() -> None:
     simulator.edit({"spec.networkPolicy.enabled": False})
     simulator.converge()
     assert not can_be_tried(simulator.observed())
-    supervised = {**NO_ALGORITHM, "spec.supervised": {}}  # its coordinator listens at one port
-    simulator = JobSimulator(supervised)
-    simulator.converge()
-    assert not can_be_tried(simulator.observed())
+    # Their coordinators take no completions.
+    for others in ({**NO_ALGORITHM, "spec.supervised": {}}, EXTERNAL):
+        simulator = JobSimulator(others)
+        simulator.converge()
+        assert not can_be_tried(simulator.observed())
