@@ -192,7 +192,7 @@ class TrainerSpec(Model):
 
     kind: Literal["Builtin", "External"] = "Builtin"
     """Builtin: Rollcall's own trainer. External: a program of your own, which calls
-    rollcall.Trainer() and does all that spec says of data, rewards and training otherwise."""
+    rollcall.Trainer(); data, rewards and algorithm are its own matter."""
     start_timeout_seconds: Seconds = 600
     """Seconds that the program may take until it calls rollcall.Trainer(), before its container is
     restarted. It has an effect with kind: External alone."""

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.algorithm import AlgorithmSpec
@@ -197,4 +197,12 @@ WorkerConfig = wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig | Fron
 
 def as_json(config: WorkerConfig) -> str:
     """The value of the environment variable: the same settings always give the same text."""
-    return json.dumps(config, sort_keys=True, separators=(",", ":"), default=fields_of)
+    return json.dumps(config, sort_keys=True, separators=(",", ":"), default=_fields)
+
+
+def _fields(value: Any) -> dict[str, Any]:
+    """`external` stands in it alone where it is true: pods of other jobs stay as they were."""
+    found = fields_of(value)
+    if isinstance(value, wire.JobConfig) and not value.external:
+        del found["external"]
+    return found
