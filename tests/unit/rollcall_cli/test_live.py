@@ -60,7 +60,7 @@ def test_the_pace_is_that_of_the_last_readings_and_begins_again_with_the_trainer
     assert pace.words(running | {"step": 60, "phase": "Starting"}, 200.0) == ""
 
 
-def test_nobody_knows_when_steps_end_that_only_the_trainer_counts() -> None:
+def test_steps_that_only_the_trainer_counts_have_a_pace_and_no_end() -> None:
     pace, running = live.Pace(), {"phase": "Running", "maxSteps": 0}
     assert pace.words(running | {"step": 10}, 0.0) == ""
     assert pace.words(running | {"step": 20}, 60.0) == "10.0 steps a minute"

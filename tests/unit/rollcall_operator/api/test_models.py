@@ -123,7 +123,9 @@ def test_model_paths(path: str) -> None:
     ["builtin:reverse", "/data/a.jsonl", "/data/v1.2/a.parquet", "/data/saved", "org/prompts"],
 )
 def test_sources_of_prompts(name: str) -> None:
-    assert read({"spec.data.prompts": name}).data.prompts == name
+    data = read({"spec.data.prompts": name}).data
+    assert data is not None
+    assert data.prompts == name
 
 
 @pytest.mark.parametrize("name", ["", "data.jsonl.gz/", "/data/a.csv", "./a.jsonl", "a/b/c"])

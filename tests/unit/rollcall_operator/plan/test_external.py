@@ -248,7 +248,7 @@ def test_the_end_of_its_program_is_no_success() -> None:
     ) in condition["message"]
 
 
-def test_a_program_that_was_ended_as_it_did_not_call_is_told_so() -> None:
+def test_a_program_that_was_ended_as_it_did_not_call_reads_it() -> None:
     simulator = running({"spec.failurePolicy.maxRestarts": 1})
     ended(simulator, 1, 137, ran_for=631.0)
     expected = "does not call rollcall.Trainer(), which is ended after spec.trainer.startTimeout"
@@ -260,7 +260,7 @@ def test_a_program_that_was_ended_as_it_did_not_call_is_told_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("grace", "ran_for", "told"),
+    ("grace", "ran_for", "explained"),
     [
         (None, 5.0, False),
         (None, 597.0, False),
@@ -273,12 +273,12 @@ def test_a_program_that_was_ended_as_it_did_not_call_is_told_so() -> None:
     ],
 )
 def test_only_a_run_as_long_as_the_limit_is_put_down_to_it(
-    grace: int | None, ran_for: float | None, told: bool
+    grace: int | None, ran_for: float | None, explained: bool
 ) -> None:
     path = "spec.trainer.template.spec.terminationGracePeriodSeconds"
     spec = RLJobSpec.model_validate(good_job({**EXTERNAL, path: grace})["spec"])
     pod = PodFacts("t-0", "u", "trainer", exit_code=1, ran_for=ran_for)
-    assert bool(uncalled_at_end(spec.trainer, pod)) is told
+    assert bool(uncalled_at_end(spec.trainer, pod)) is explained
 
 
 def test_a_program_that_runs_and_has_not_called_is_named() -> None:
@@ -294,7 +294,7 @@ def test_a_program_that_runs_and_has_not_called_is_named() -> None:
     assert simulator.condition("TrainerReady")["message"] == "0 of 1 trainer pods are ready"
 
 
-def test_a_builtin_trainer_is_told_nothing_of_calls() -> None:
+def test_a_builtin_trainers_message_has_nothing_of_calls() -> None:
     simulator = JobSimulator({"spec.failurePolicy.maxRestarts": 0})
     simulator.converge()
     simulator.schedule()
@@ -305,7 +305,7 @@ def test_a_builtin_trainer_is_told_nothing_of_calls() -> None:
     assert "rollcall.Trainer" not in simulator.condition("Failed")["message"]
 
 
-def test_a_killed_program_is_not_told_of_settings_that_it_does_not_have() -> None:
+def test_a_killed_programs_message_has_no_settings_of_builtin_trainers() -> None:
     simulator = running({"spec.failurePolicy.maxRestarts": 0})
     ended(simulator, 1, 137, oom_killed=True, exit_message="OOMKilled", ran_for=600.0)
     message = simulator.condition("Failed")["message"]
