@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.job_config import EngineRef
-from rollcall_protocol.pod_contract import ExitCode
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -42,7 +41,8 @@ async def test_a_kill_in_the_middle_costs_no_step(tmp_path: Path) -> None:
         seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None
         assert (seen.snapshot.finished.step, seen.snapshot.finished.error) == (12, "")
-        assert await job.trainer.exited(seconds=20) == ExitCode.OK
+        await job.trainer.logs_line("'train_runtime'", seconds=20)
+        assert job.trainer.running, "it stays until the pod is deleted"
         rewards = logged(job, "reward")
         assert len(rewards) == 12
         assert seen.snapshot.progress.rollout_reward == pytest.approx(rewards[-1], abs=1e-3)
@@ -61,3 +61,10 @@ async def test_without_weight_sync_it_does_not_learn(tmp_path: Path) -> None:
         assert len(rewards) == 12
         assert max(rewards) < rewards[0] + 0.3
         assert max(logged(job, "sampling/sampling_logp_difference/max")) > 0.1
+        job.trainer.send(signal.SIGTERM)
+        await job.trainer.exited(seconds=20)
+        await job.trainer.start()
+        await job.trainer.logs_line("training is over since step 12", seconds=STEP_SECONDS)
+        again = await job.finished(seconds=STEP_SECONDS)
+        assert again.snapshot.finished is not None
+        assert again.snapshot.finished.step == 12, "it does not train again"

@@ -26,6 +26,7 @@ from rollcall_protocol.wire.external_trainer import (
     Generated,
     LibraryMessage,
     MemberChange,
+    TrainingIsOver,
     from_line,
     to_line,
 )
@@ -50,7 +51,7 @@ class CoordinatorProcess:
         self._waiting: dict[int, Future[Any]] = {}
         self._pieces: dict[int, Callable[[Generated], None]] = {}
         self._ended = ""  # why it ended
-        self._ready: Future[CoordinatorReady] = Future()
+        self._ready: Future[CoordinatorReady | TrainingIsOver] = Future()
         self._folder = tempfile.TemporaryDirectory(prefix="rollcall-")
         self._message = Path(self._folder.name) / "message"
         self._message.touch()
@@ -66,7 +67,11 @@ class CoordinatorProcess:
         self._reader = threading.Thread(target=self._read, name="rollcall", daemon=True)
         self._reader.start()
 
-    def wait_until_ready(self) -> CoordinatorReady:
+    def wait_for_end(self) -> None:
+        """Wait until it has ended, without bound."""
+        self._process.wait()
+
+    def wait_until_ready(self) -> CoordinatorReady | TrainingIsOver:
         """Wait until it listens. RollcallError if it cannot, with what it said."""
         try:
             return self._ready.result(START_SECONDS)
@@ -152,7 +157,7 @@ class CoordinatorProcess:
     def _take(self, message: Any) -> None:
         if isinstance(message, MemberChange):
             self.events.append(message)
-        elif isinstance(message, CoordinatorReady):
+        elif isinstance(message, (CoordinatorReady, TrainingIsOver)):
             self._ready.set_result(message)
         elif isinstance(message, Generated):
             with self._lock:

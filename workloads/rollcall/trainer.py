@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import math
 import os
 import secrets
 import threading
@@ -23,6 +25,7 @@ from rollcall_protocol.wire.external_trainer import (
     PublishWeights,
     ReadMetrics,
     ReportProgress,
+    TrainingIsOver,
     WithdrawWeights,
 )
 
@@ -47,6 +50,8 @@ class Trainer:
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
         """Start the coordinator, and wait until it listens; rollouts need not be there yet.
 
+        In a container that was started again after `finish`, this stays as `stay` does.
+
         The variables that the operator wrote are taken from `environment`, by default the process'.
         """
         from rollcall.weights import WeightsWriter  # noqa: PLC0415 - imports torch
@@ -54,13 +59,19 @@ class Trainer:
         variables = trainer_environment(os.environ if environment is None else environment)
         self._weights = WeightsWriter()
         self._publishing = threading.Lock()
-        self._closed = False
+        self._closed = self._finished = False
         self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
         try:
             ready = self._process.wait_until_ready()
         except BaseException:
             self.close()
             raise
+        if isinstance(ready, TrainingIsOver):
+            self.stay()
+            raise RollcallError(
+                f"Trainer: the job is over since step {ready.step}; delete and recreate the RLJob "
+                "to train again"
+            )
         self._weights.write_float32_as(ready.float32_as)
 
     def publish(self, tensors: NamedTensors, step: int | None = None) -> Outcome:
@@ -175,13 +186,39 @@ class Trainer:
         """The coordinator's figures now, by the names that Prometheus has for them."""
         return self._process.ask(ReadMetrics, MetricValues).values
 
-    def report(self, step: int, *, reward: float | None = None) -> None:
-        """Have the job's status say that `step` is done, with the mean `reward` of its samples."""
-        self._process.ask(lambda number: ReportProgress(number, step, reward), Done)
+    def report(
+        self,
+        step: int,
+        *,
+        reward: float | None = None,
+        figures: Mapping[str, float] | None = None,
+    ) -> None:
+        """Have the job's status say that `step` is done, with the mean `reward` of its samples.
+
+        `figures`, such as "actor/pg_loss", go into its history, of which reports are made.
+        """
+        kept = dict(figures or {})
+        for name, value in [("reward", reward), *kept.items()]:
+            if value is not None and not math.isfinite(value):
+                raise RollcallError(f"report: {name} is {value}; leave out what is not a number")
+        self._process.ask(lambda number: ReportProgress(number, step, reward, kept), Done)
 
     def finish(self, step: int) -> None:
-        """Training is over after `step`: the job has succeeded. Returns when the operator knows."""
+        """Training is over after `step`: the job has succeeded. Returns when the operator knows.
+
+        At its end the program then stays, as `stay` says.
+        """
         self._process.ask(lambda number: FinishTraining(number, step), Done)
+        self._finished = True
+        atexit.register(self.stay)
+
+    def stay(self) -> None:
+        """After `finish`: wait until the pod is deleted, or the process ended by a signal.
+
+        If it ended by itself, its container would be started again, and it would train again.
+        """
+        if not self._closed:
+            self._process.wait_for_end()
 
     def close(self) -> None:
         """End the coordinator's process; rollouts then wait for another. Harmless twice."""
@@ -199,7 +236,8 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if not self._finished:
+            self.close()
 
 
 def _there(sample: SampledResponse | None) -> SampledResponse:

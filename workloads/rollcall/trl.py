@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import math
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
@@ -36,6 +37,16 @@ _SAMPLING = (
     "min_p",
     "max_completion_length",
 )
+_FIGURES = {
+    "loss": "actor/pg_loss",
+    "grad_norm": "actor/grad_norm",
+    "learning_rate": "actor/lr",
+    "entropy": "actor/entropy",
+    "completions/mean_length": "response_length/mean",
+    "completions/clipped_ratio": "response_length/clip_ratio",
+    "step_time": "timing_s/step",
+}
+"""What TRL logs, and the names that Rollcall's reports have for it."""
 _READ = ("model", "accelerator", "processing_class", "state", "args", "add_callback", *_SAMPLING)
 
 
@@ -43,19 +54,21 @@ def attach(trainer: Any) -> Trainer | None:
     """Have `trainer`, which has not trained yet, sample from the job's rollouts.
 
     Each time that it generates after a step, its weights are published first. With several ranks
-    all of them call this; rank 0 gets the `Trainer`, the others None. The job's status follows the
-    trainer's step and reward. When the program ends after training has, without an error, the job
-    has succeeded.
+    all of them call this; the first of each pod gets a `Trainer`, the others None. The job's status
+    follows the trainer's step and reward. When the program ends after training has, without an
+    error, the job has succeeded.
 
     RollcallError names the attribute or setting that does not fit.
     """
     _check(trainer)
-    own = Trainer() if trainer.accelerator.is_main_process else None
-    client = None if own is None else _Client(own, trainer)
+    accelerator = trainer.accelerator
+    # In each pod, whose probes it answers; the main process alone publishes.
+    own = Trainer() if accelerator.is_local_main_process else None
+    client = _Client(own, trainer) if own is not None and accelerator.is_main_process else None
     trainer.vllm_generation = _generation(trainer, client)
     trainer.use_vllm, trainer.vllm_mode = True, "server"
     trainer._last_loaded_step = -1  # noqa: SLF001 - of no step: publish before the first
-    if own is not None:
+    if own is not None and client is not None:
         trainer.add_callback(_progress(own))
     return own
 
@@ -219,8 +232,13 @@ def _progress(own: Trainer) -> Any:
         ) -> None:
             """TRL logs the mean reward of the samples of the steps since the last log."""
             del args, control
-            reward = (logs or {}).get("reward")
-            own.report(state.global_step, reward=None if reward is None else float(reward))
+            numbers = {name: _number(value) for name, value in (logs or {}).items()}
+            figures = {
+                ours: number
+                for theirs, ours in _FIGURES.items()
+                if (number := numbers.get(theirs)) is not None
+            }
+            own.report(state.global_step, reward=numbers.get("reward"), figures=figures)
 
         def on_train_end(self, args: object, state: Any, control: object, **_: object) -> None:
             """What follows in the program, such as saving the model, is part of the job."""
@@ -230,7 +248,15 @@ def _progress(own: Trainer) -> Any:
     return RollcallProgress()
 
 
+def _number(value: object) -> float | None:
+    """None for what is no finite number, such as NaN in a step without gradients."""
+    found = isinstance(value, (int, float)) and math.isfinite(value)
+    return float(cast("float", value)) if found else None
+
+
 def _end(own: Trainer, step: int) -> None:
-    if not hasattr(sys, "last_value"):  # no exception has ended the program
-        own.finish(step)
-    own.close()
+    if hasattr(sys, "last_value"):  # an exception has ended the program
+        own.close()
+        return
+    own.finish(step)
+    own.stay()

@@ -60,11 +60,15 @@ class CancelRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReportProgress:
-    """The trainer has done `step`; `reward` is the mean of its rollouts' samples. Answer: Done."""
+    """The trainer has done `step`; `reward` is the mean of its rollouts' samples. Answer: Done.
+
+    `figures` by the names that `train.step_figures` has, as far as they are the same.
+    """
 
     request: int
     step: int
     reward: float | None
+    figures: dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +102,13 @@ class CoordinatorReady:
     """The coordinator listens; float32 tensors are to be written as `float32_as` (torch's name)."""
 
     float32_as: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingIsOver:
+    """In the place of CoordinatorReady: a process before has finished with `step`."""
+
+    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +173,14 @@ class MemberChange:
 
 
 CoordinatorMessage = (
-    CoordinatorReady | Done | Failed | Published | Generated | MetricValues | MemberChange
+    CoordinatorReady
+    | TrainingIsOver
+    | Done
+    | Failed
+    | Published
+    | Generated
+    | MetricValues
+    | MemberChange
 )
 
 LIBRARY_MESSAGES: tuple[type[LibraryMessage], ...] = typing.get_args(LibraryMessage)

@@ -5,16 +5,21 @@ import logging
 import math
 import os
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.step_history import ROUTE
+from rollcall_protocol.wire.external_trainer import CancelRequest, CoordinatorReady, Failed
 from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.json_codec import MAX_INT
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.external.connection import LibraryConnection
+from rollcall_runtime.external.finished_step import FinishedStep
 from rollcall_runtime.external.service import TrainerService
 from rollcall_runtime.external.weights_file import WeightsFile
 from rollcall_runtime.external.without_prompts import WithoutPrompts
@@ -27,6 +32,7 @@ from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
+from rollcall_runtime.worker.history_file import HistoryFile, history_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
@@ -55,10 +61,14 @@ async def _serve(
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     job, address = environment.job, environment.pod.address
     connection = await LibraryConnection.open(link)
+    if environment.rank > 0:
+        await _serve_probes(environment, connection)
+        return
     member = new_member(environment.pod)
     metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
     counted = PrometheusCoordinatorMetrics(metrics, log_fields)
-    probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
+    history = history_path(environment)
+    probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "", files={ROUTE: history})
     async with AsyncExitStack() as closing:
         engines = await closing.enter_async_context(_engines(environment, member))
         coordinator = Coordinator(
@@ -79,6 +89,8 @@ async def _serve(
             float32_as="bfloat16" if job.weight_sync.dtype == "BFloat16" else "float32",
             open_generation=lambda: _open_generation(environment, closing),
             read_metrics=lambda: _figures(metrics),
+            result=FinishedStep(environment.state_dir),
+            record=_recorder(metrics, closing.enter_context(_open_history(history))),
         )
         server = CoordinatorServer(
             coordinator,
@@ -94,6 +106,49 @@ async def _serve(
         await probes.start(address)
         log.info("the coordinator of %s listens", job.job)
         await first_of(service.run(), _fenced(coordinator), _orphaned())
+
+
+async def _serve_probes(environment: TrainerEnvironment, connection: LibraryConnection) -> None:
+    """In the trainer's other pods: the kubelet asks them, too."""
+    job = environment.job
+    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
+    probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
+    await probes.start(environment.pod.address)
+    try:
+        await first_of(_refuse(environment.rank, connection), _orphaned())
+    finally:
+        await probes.stop()
+
+
+async def _refuse(pod: int, connection: LibraryConnection) -> None:
+    connection.send(CoordinatorReady("float32"))
+    async for message in connection.messages():
+        if not isinstance(message, CancelRequest):
+            problem = f"this is pod {pod} of the trainer; only pod 0 speaks for it: call it there"
+            connection.send(Failed(message.request, problem))
+
+
+@contextmanager
+def _open_history(path: Path) -> Iterator[HistoryFile]:
+    file = HistoryFile(path, first_step=MAX_INT)  # a trainer's own count may go back
+    try:
+        yield file
+    finally:
+        file.close()
+
+
+def _recorder(
+    metrics: TrainerMetrics, history: HistoryFile
+) -> Callable[[int, Mapping[str, float]], None]:
+    def record(step: int, figures: Mapping[str, float]) -> None:
+        history.record(step, figures)
+        metrics.step.set(step)
+        metrics.last_step.set_to_current_time()
+        metrics.record_figures(figures)
+        if "reward/mean" in figures:
+            metrics.reward.set(figures["reward/mean"])
+
+    return record
 
 
 async def _fenced(coordinator: Coordinator) -> None:

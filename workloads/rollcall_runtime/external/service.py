@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from rollcall_protocol.wire.external_trainer import (
@@ -22,6 +22,7 @@ from rollcall_protocol.wire.external_trainer import (
     PublishWeights,
     ReadMetrics,
     ReportProgress,
+    TrainingIsOver,
     WithdrawWeights,
 )
 from rollcall_protocol.wire.generation import GenerationRequest
@@ -29,6 +30,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.external.connection import LibraryConnection
+from rollcall_runtime.external.finished_step import FinishedStep
 from rollcall_runtime.external.member_changes import LEFT_OUT, Members, member_changes
 from rollcall_runtime.external.weights_file import WeightsFile
 from rollcall_runtime.generation.continued_generation import Generation
@@ -52,7 +54,8 @@ class NotPublishedError(RuntimeError):
 class TrainerService:
     """Answers each request by a task of its own. Belongs to one event loop.
 
-    `open_generation` opens what samples, when that is needed first; `read_metrics` gives figures.
+    `open_generation` opens what samples, when that is needed first; `read_metrics` gives figures,
+    and `record` takes those of a step. `result` outlives the process.
     """
 
     def __init__(
@@ -64,10 +67,12 @@ class TrainerService:
         float32_as: str,
         open_generation: Callable[[], Awaitable[Generation]],
         read_metrics: Callable[[], dict[str, float]],
+        record: Callable[[int, Mapping[str, float]], None],
+        result: FinishedStep,
     ) -> None:
         self._coordinator, self._connection, self._file = coordinator, connection, file
         self._float32_as, self._read_metrics = float32_as, read_metrics
-        self._open_generation = open_generation
+        self._open_generation, self._record, self._result = open_generation, record, result
         self._generation: Generation | None = None
         self._opening = asyncio.Lock()
         self._running = asyncio.Semaphore(MOST_RUNNING)
@@ -84,7 +89,13 @@ class TrainerService:
     async def run(self) -> None:
         """Answer until the trainer's process ends or closes the library."""
         self._coordinator.restore()
-        self._connection.send(CoordinatorReady(self._float32_as))
+        step = self._result.read()
+        if step is not None:
+            log.info("training is over since step %d: the pod stays until it is deleted", step)
+            self._coordinator.finish(step=step)
+            self._connection.send(TrainingIsOver(step))
+        else:
+            self._connection.send(CoordinatorReady(self._float32_as))
         broken = self._broken = asyncio.get_running_loop().create_future()
         try:
             await first_of(self._read(), broken)
@@ -137,6 +148,8 @@ class TrainerService:
                 send(Done(message.request))
             case ReportProgress():
                 self._report(message.step, message.reward)
+                reward = {} if message.reward is None else {"reward/mean": message.reward}
+                self._record(message.step, {**message.figures, **reward})
                 send(Done(message.request))
             case FinishTraining():
                 await self._finish(message.step)
@@ -229,6 +242,7 @@ class TrainerService:
 
     async def _finish(self, step: int) -> None:
         self._coordinator.finish(step=step)
+        await asyncio.to_thread(self._result.write, step)
         if not await self._coordinator.stream.delivered(DELIVERY_SECONDS):
             raise RuntimeError(
                 f"finish: the operator has not asked for the result in {DELIVERY_SECONDS:g} s; "

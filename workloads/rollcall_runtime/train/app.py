@@ -38,7 +38,6 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
-from rollcall_runtime.train.history_file import history_path, read_history, samples_path
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
@@ -62,6 +61,7 @@ from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.exit import report_stop
+from rollcall_runtime.worker.history_file import history_path, read_history, samples_path
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rollcall_protocol.sample_query import ROUTE as SAMPLES
 from rollcall_protocol.sample_query import SampleQuery
 from rollcall_protocol.step_history import ROUTE
-from rollcall_runtime.train.history_file import history_path, samples_path
+from rollcall_runtime.worker.history_file import history_path, samples_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 

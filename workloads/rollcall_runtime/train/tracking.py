@@ -10,10 +10,10 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollcall_protocol.sample_record import expanded
-from rollcall_runtime.train.history_file import HistoryFile
 from rollcall_runtime.train.samples.sampled_step import SampledStep
 from rollcall_runtime.train.samples.samples_file import SamplesFile
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.history_file import HistoryFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

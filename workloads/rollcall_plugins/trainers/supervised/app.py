@@ -26,7 +26,6 @@ from rollcall_runtime.train.gang_member import (
     make_gang,
     trainer_rendezvous,
 )
-from rollcall_runtime.train.history_file import history_path
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.step_figures import as_text
 from rollcall_runtime.train.tracking import Tracking
@@ -35,6 +34,7 @@ from rollcall_runtime.worker.auth import Authenticator
 from rollcall_runtime.worker.bounded_listener import BoundedRunner
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.exit import report_stop
+from rollcall_runtime.worker.history_file import history_path
 from rollcall_runtime.worker.identity.roles import RoleBook
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from rollcall_protocol.step_history import read_rows
-from rollcall_runtime.train import history_file
-from rollcall_runtime.train.history_file import HistoryFile
+from rollcall_runtime.worker import history_file
+from rollcall_runtime.worker.history_file import HistoryFile
 
 
 def steps(path: Path) -> dict[int, float]:
