@@ -20,7 +20,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -29,6 +29,9 @@ demo: $(LOCAL) ## All set-up, then the main job on this machine with a scale-up 
 
 demo-cluster: $(TOOLS) ## The same on Kubernetes: a local cluster (kind) with the operator in it
 	$(BIN)/python -m hack.demo.on_cluster
+
+demo-trl: $(STAMP) ## All set-up, then TRL's trainer on rollouts of this machine (CLUSTER=1: of the local cluster), with a scale-up, a kill and a control without weight sync
+	$(BIN)/python -m hack.demo.trl_job
 
 demo-llm: $(STAMP) ## All set-up, then a language model that learns on vLLM rollouts, with a scale-up and a kill; into results/
 	$(BIN)/python -m hack.demo.language_model

@@ -41,6 +41,7 @@ class JobProgress:
     rollouts: dict[str, dict[str, float]] = field(default_factory=dict)  # pod to its metrics
     history: list[dict[str, Any]] = field(default_factory=list)
     conditions: list[dict[str, Any]] = field(default_factory=list)
+    reported_reward: float | None = None  # in the job's status
 
     @property
     def rewards(self) -> dict[str, float]:
@@ -59,10 +60,13 @@ class JobProgress:
 
     def line(self) -> str:
         """One line for a terminal: phase, step, version, mean reward, ready rollouts, epoch."""
-        rewards = self.rewards.values()
+        rewards = list(self.rewards.values())
+        if not rewards and self.reported_reward is not None:
+            rewards = [self.reported_reward]
         reward = f"{sum(rewards) / len(rewards):.2f}" if rewards else "  - "
+        most = f"/{self.max_steps}" if self.max_steps else ""
         return (
-            f"{self.phase:<10} step {self.step:>3}/{self.max_steps}  version {self.version:>3}  "
+            f"{self.phase:<10} step {self.step:>3}{most}  version {self.version:>3}  "
             f"reward {reward}  rollouts {self.ready}/{len(self.rollouts)} ready  "
             f"epoch {self.epoch}"
         )
@@ -75,7 +79,7 @@ def read_progress(place: ReadsJobs, job: str) -> JobProgress:
     groups = status.get("syncGroups") or [{}]
     seen = JobProgress(
         phase=status.get("phase", "Pending"),
-        max_steps=found["spec"]["algorithm"]["maxSteps"],
+        max_steps=(found["spec"].get("algorithm") or {}).get("maxSteps", 0),
         epoch=groups[0].get("epoch", 0),
         members=groups[0].get("members", 0),
         history=groups[0].get("history", []),
@@ -85,6 +89,8 @@ def read_progress(place: ReadsJobs, job: str) -> JobProgress:
     trainer = _metrics(place, f"{job}-trainer-0")
     progress = status.get("progress", {})
     seen.step = int(trainer.get("rollcall_step", progress.get("step", 0)))
+    reward = progress.get("rolloutReward")
+    seen.reported_reward = None if reward is None else float(reward)
     seen.version = int(trainer.get("rollcall_weight_version", progress.get("weightVersion", -1)))
     for pod in place.rollouts(job):
         seen.ready += is_ready(pod)
@@ -100,7 +106,7 @@ class Pace:
 
     def words(self, seen: JobProgress, *, now: float) -> str:
         """Such as `, 5.2 steps/min, 4 min left`; nothing before there is a pace."""
-        if seen.phase != "Running" or seen.step < 1:
+        if seen.phase != "Running" or seen.step < 1 or not seen.max_steps:
             return ""
         began, first = self.began = self.began or (now, seen.step)
         if seen.step <= first or now <= began:

@@ -29,3 +29,10 @@ def check_epochs(seen: JobProgress, *, least: int) -> None:
     causes = [entry.get("cause") for entry in seen.history]
     if len(causes) < least or not all(causes):
         raise AssertionError(f"{least} epochs with causes expected, status has {causes}")
+
+
+def check_reported_reward(seen: JobProgress, *, least: float) -> None:
+    """Raise AssertionError unless the reward in the job's status is at least this."""
+    found = seen.reported_reward
+    if found is None or not found >= least:
+        raise AssertionError(f"the reward in the job's status is {found}, under {least}")
