@@ -11,7 +11,7 @@ import torch
 import rollcall
 from rollcall_runtime.models.open_model import open_model
 
-STEPS, PROMPTS, SAMPLES = 120, 16, 16
+STEPS, PROMPTS, SAMPLES = 300, 16, 16
 BEGIN, ASK, SYMBOLS = 0, 1, range(3, 13)  # the numbers of the model's tokens
 
 

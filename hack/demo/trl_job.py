@@ -76,7 +76,7 @@ def on_kubernetes(kubectl: Kubectl) -> None:
         for job, folder in ((JOB, EXAMPLE), (CONTROL, Path(control))):
             remove_job(kubectl, job)
             say(f"kubectl apply -k {folder}")
-            kubectl.run("apply", "-k", str(folder))
+            kubectl.run("apply", "-f", "-", text=with_images(kubectl.run("kustomize", str(folder))))
             if job == JOB:
                 follow(place, report=REPORT, say=say)
             else:

@@ -17,20 +17,29 @@ ENGINE = EngineRef("transformers", {"maxTokens": 8})
 PROGRAM = Path(__file__).with_name("trl_program.py")
 
 
-def trl_job(folder: Path, sync: dict[str, Any] | None = None, **settings: Any) -> LocalJob:
-    """A job whose trainer is the program; `settings` are those of GRPOConfig."""
+def trl_job(
+    folder: Path,
+    sync: dict[str, Any] | None = None,
+    launcher: tuple[str, ...] = (),
+    **settings: Any,
+) -> LocalJob:
+    """A job whose trainer is the program, started by a `launcher`; `settings` are its own."""
     model = write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02)
     config = job_config(membership=FAST, model=str(model), weight_sync=sync)
     job = LocalJob(folder, config, rollout_engine=ENGINE)
     out = str(folder / "out")
-    job.trainer.command = [sys.executable, str(PROGRAM), str(model), out, json.dumps(settings)]
+    job.trainer.command = [
+        *(sys.executable, *launcher, str(PROGRAM)),
+        *(str(model), out, json.dumps(settings)),
+    ]
     return job
 
 
 def logged(job: LocalJob, what: str) -> list[float]:
-    """A figure that TRL has logged at each step."""
-    lines = [line for line in job.trainer.log().splitlines() if line.startswith("{'loss'")]
-    return [float(line.partition(f"'{what}': '")[2].partition("'")[0]) for line in lines]
+    """A figure that TRL has logged, of each step that had it."""
+    steps = [line for line in job.trainer.log().splitlines() if line.startswith("{'loss'")]
+    found = [line.partition(f"'{what}': '")[2].partition("'")[0] for line in steps]
+    return [float(number) for number in found if number]
 
 
 async def test_a_kill_in_the_middle_costs_no_step(tmp_path: Path) -> None:
@@ -68,3 +77,28 @@ async def test_without_weight_sync_it_does_not_learn(tmp_path: Path) -> None:
         again = await job.finished(seconds=STEP_SECONDS)
         assert again.snapshot.finished is not None
         assert again.snapshot.finished.step == 12, "it does not train again"
+
+
+TWO_RANKS = ("-m", "torch.distributed.run", "--nproc_per_node=2")
+KINDS: dict[str, dict[str, Any]] = {
+    "low-rank adapters": {"lora": True},
+    "RLOO": {"kind": "RLOO"},
+    "two ranks": {"launcher": TWO_RANKS},
+    "several updates of a batch": {"steps_per_generation": 4, "num_iterations": 2},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("settings", KINDS.values(), ids=KINDS)
+async def test_other_settings_of_trl_have_samples_of_their_weights(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    async with trl_job(tmp_path, max_steps=4, **settings) as job:
+        await job.start(rollouts=2)
+        seen = await job.finished(seconds=STEP_SECONDS)
+        assert seen.snapshot.finished is not None
+        assert seen.snapshot.finished.step == 4
+        assert logged(job, "reward")
+        # RLOO has no importance sampling, which would show other weights.
+        if settings.get("kind") != "RLOO":
+            assert max(logged(job, "sampling/sampling_logp_difference/max")) < 0.05

@@ -6,11 +6,15 @@ import json
 import sys
 
 from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
+from peft import LoraConfig
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 import rollcall.trl
 
 MODEL, OUTPUT, SETTINGS = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+KIND, LORA = SETTINGS.pop("kind", "GRPO"), SETTINGS.pop("lora", False)
+CONFIGS = {"GRPO": GRPOConfig, "RLOO": RLOOConfig}
+TRAINERS = {"GRPO": GRPOTrainer, "RLOO": RLOOTrainer}
 PROMPTS = ["abcde", "bcdef", "cdefg", "defgh"]
 
 
@@ -32,11 +36,12 @@ def main() -> None:
         "save_strategy": "no",
         "disable_tqdm": True,
     }
-    trainer = GRPOTrainer(
+    trainer = TRAINERS[KIND](
         model=MODEL,
         reward_funcs=reward,
-        args=GRPOConfig(**(arguments | SETTINGS)),
+        args=CONFIGS[KIND](**(arguments | SETTINGS)),
         train_dataset=Dataset.from_dict({"prompt": PROMPTS * 100}),
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if LORA else None,
     )
     rollcall.trl.attach(trainer)
     trainer.train()

@@ -1,0 +1,22 @@
+"""Trainers of one's own, TRL's among them, train on rollouts of a cluster, from a ConfigMap."""
+
+import pytest
+
+from hack.cluster.examples import ROOT, with_images
+from hack.cluster.kubectl import Kubectl
+from hack.demo.job_progress import JobWatcher
+from hack.demo.learning_checks import check_reported_reward
+from hack.demo.trl_job import LEARNED
+from tests.cluster.jobs import deadlines
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(deadlines.WHOLE_TEST)
+@pytest.mark.parametrize("example", ["plain-loop", "trl"])
+def test_a_trainer_of_ones_own_learns(kubectl: Kubectl, example: str) -> None:
+    rendered = kubectl.run("kustomize", str(ROOT / "examples" / example))
+    kubectl.run("apply", "--filename", "-", text=with_images(rendered))
+    job = JobWatcher(kubectl, example)
+    job.until(lambda seen: seen.step > 0, seconds=deadlines.STARTED)
+    seen = job.until(lambda seen: seen.phase == "Succeeded", seconds=deadlines.LEARNED)
+    check_reported_reward(seen, least=LEARNED)
