@@ -25,10 +25,13 @@ Weights = dict[str, torch.Tensor]
 
 
 class ExternalJob:
-    """The trainer `rollcall` of a job, in this process; `job` has its rollouts."""
+    """The trainer `rollcall` of a job, in this process; `job` has its rollouts.
 
-    def __init__(self, job: LocalJob) -> None:
-        self.job = job
+    These first import the module `imports`, and have `variables` of their own.
+    """
+
+    def __init__(self, job: LocalJob, *, imports: str, variables: dict[str, str]) -> None:
+        self.job, self._imports, self._variables = job, imports, variables
         self.rollcall: Trainer
         self.reported: list[RolloutEvent] = []
         self.model = open_model(job.config.model).build()
@@ -67,9 +70,13 @@ class ExternalJob:
 
     async def add(self) -> Pod:
         """Another rollout, on the roster."""
-        pod = await self.job.launch()
+        pod = await self.launch()
         await self.job.push_roster(EpochCause.MEMBERS_JOINED)
         return pod
+
+    async def launch(self) -> Pod:
+        """Another rollout."""
+        return await self.job.launch(imports=self._imports, **self._variables)
 
     async def kill(self, pod: Pod) -> None:
         """End a rollout without a word, and take it off the list of those that there are."""
@@ -111,14 +118,16 @@ async def external_job(
     rollouts: int = 2,
     config: JobConfig | None = None,
     engine: EngineRef | None = None,
+    imports: str = "",
+    variables: dict[str, str] | None = None,
 ) -> AsyncIterator[ExternalJob]:
     """A job with rollouts on its roster, and an open trainer."""
     async with LocalJob(
         folder, config or job_config(membership=FAST), rollout_engine=engine
     ) as job:
-        made = ExternalJob(job)
+        made = ExternalJob(job, imports=imports, variables=variables or {})
         for _ in range(rollouts):
-            await job.launch()
+            await made.launch()
         await made.open()
         try:
             job.operator.start()

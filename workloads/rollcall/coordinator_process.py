@@ -67,6 +67,11 @@ class CoordinatorProcess:
         self._reader = threading.Thread(target=self._read, name="rollcall", daemon=True)
         self._reader.start()
 
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
+
     def wait_for_end(self) -> None:
         """Wait until it has ended, without bound."""
         self._process.wait()

@@ -74,6 +74,11 @@ class Trainer:
             )
         self._weights.write_float32_as(ready.float32_as)
 
+    @property
+    def coordinator_pid(self) -> int:
+        """The process of the job's coordinator, a child of this one."""
+        return self._process.pid
+
     def publish(self, tensors: NamedTensors, step: int | None = None) -> Outcome:
         """Bring weights to all rollouts: they are copied, sent, and served when this returns.
 
