@@ -2,14 +2,14 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
-from rollcall import ResponseGroup, RolloutEvent, Trainer
+from rollcall import ResponseGroup, Rollout, RolloutEvent, Trainer
 from rollcall_protocol.job_config import EngineRef, JobConfig
 from rollcall_protocol.wire.roster import EpochCause
 from rollcall_runtime.coordinator import persistent_state
@@ -34,6 +34,7 @@ class ExternalJob:
         self.job, self._imports, self._variables = job, imports, variables
         self.rollcall: Trainer
         self.reported: list[RolloutEvent] = []
+        self.joined: list[Rollout] = []
         self.model = open_model(job.config.model).build()
 
     async def open(self) -> None:
@@ -77,6 +78,16 @@ class ExternalJob:
     async def launch(self) -> Pod:
         """Another rollout."""
         return await self.job.launch(imports=self._imports, **self._variables)
+
+    async def join(
+        self, *, apply: Callable[[int, Mapping[str, torch.Tensor]], object] | None = None
+    ) -> tuple[Pod, Rollout]:
+        """Another rollout, on the roster: this process itself, by the library."""
+        pod = self.job.place()
+        await self.job.push_roster(EpochCause.MEMBERS_JOINED)
+        rollout = await self.call(Rollout.join, environment=pod.variables, apply=apply)
+        self.joined.append(rollout)
+        return pod, rollout
 
     async def kill(self, pod: Pod) -> None:
         """End a rollout without a word, and take it off the list of those that there are."""
@@ -134,4 +145,6 @@ async def external_job(
             await job.push_roster(EpochCause.JOB_STARTED)
             yield made
         finally:
+            for rollout in made.joined:
+                await made.call(rollout.close)
             await made.call(made.rollcall.close)

@@ -11,12 +11,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from rollcall.coordinator_process import CoordinatorProcess, trainer_environment
+from rollcall.child_process import job_environment
+from rollcall.coordinator_process import CoordinatorProcess
 from rollcall.errors import RollcallError
 from rollcall.results import Outcome, ResponseGroup, RolloutEvent, SampledResponse
+from rollcall_protocol import pod_contract
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.external_trainer import (
-    Done,
     FinishTraining,
     Generated,
     GenerateResponses,
@@ -28,6 +29,7 @@ from rollcall_protocol.wire.external_trainer import (
     TrainingIsOver,
     WithdrawWeights,
 )
+from rollcall_protocol.wire.library_link import Done
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,6 +38,10 @@ if TYPE_CHECKING:
     from rollcall.weights import NamedTensors
 
 SEED_LIMIT = 2**63
+_PLACE = (
+    "trainer of a job; run the program in an RLJob with trainer.kind: External, such as by "
+    "`rollcall local run`"
+)
 _LEAST_TEMPERATURE = 1e-5  # below it the likeliest token is taken
 
 
@@ -56,7 +62,12 @@ class Trainer:
         """
         from rollcall.weights import WeightsWriter  # noqa: PLC0415 - imports torch
 
-        variables = trainer_environment(os.environ if environment is None else environment)
+        variables = job_environment(
+            os.environ if environment is None else environment,
+            pod_contract.CONFIG,
+            who="Trainer",
+            place=_PLACE,
+        )
         self._weights = WeightsWriter()
         self._publishing = threading.Lock()
         self._closed = self._finished = False

@@ -1,20 +1,15 @@
 """Messages between a trainer that calls the library `rollcall` and its coordinator's process.
 
-One JSON object a line over a socket that both inherit. The weights themselves lie in a file in
-memory that both map. Each request has a number, which its answer repeats.
+Lines as `library_link` has them. The weights lie in a file in memory that both map.
 """
 
 import typing
 from dataclasses import dataclass
-from typing import TypeVar
 
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
+from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.weight_manifest import TensorSpec
-
-LONGEST_LINE = 1 << 28
-"""Bytes: a manifest of a million tensors, or a prompt of a million tokens, fits well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +44,6 @@ class GenerateResponses:
     samples: int
     sampling: SamplingConfig
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
-    """Nobody waits for the answer of `cancelled` any more. No answer."""
-
-    cancelled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +97,6 @@ class TrainingIsOver:
     """In the place of CoordinatorReady: a process before has finished with `step`."""
 
     step: int
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A request has been done."""
-
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A request could not be done; `error` says where, what, and what to do."""
-
-    request: int
-    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +158,3 @@ CoordinatorMessage = (
 
 LIBRARY_MESSAGES: tuple[type[LibraryMessage], ...] = typing.get_args(LibraryMessage)
 COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
-
-M = TypeVar("M")
-
-
-def to_line(message: LibraryMessage | CoordinatorMessage) -> bytes:
-    """One JSON object on one line, with the message's name in `type`."""
-    return f"{to_json({'type': type(message).__name__, **fields_of(message)})}\n".encode()
-
-
-def from_line(line: bytes, expected: tuple[type[M], ...]) -> M:
-    """The message, one of the `expected` classes. CodecError names the field that is wrong."""
-    body = parse(line)
-    name = body.pop("type", None) if isinstance(body, dict) else None
-    found = next((cls for cls in expected if cls.__name__ == name), None)
-    if found is None:
-        raise CodecError(f"type: {name!r} is not one of {[cls.__name__ for cls in expected]}")
-    return decode(found, body)

@@ -45,7 +45,7 @@ class Hello:
     `sender` is the rank of a trainer that sends its own part of the weights, and serves it to
     newcomers at `weights_port`; a rollout has none. Rank 0 is the coordinator itself. `shard` names
     the part of the weights that the member holds, empty for all; members of one shard hold the same
-    part.
+    part. One that `generates` no responses gets weights alone.
     """
 
     job_uid: str
@@ -60,6 +60,7 @@ class Hello:
     sender: int | None = None
     shard: str = ""
     weights_port: int = PARTS_PORT
+    generates: bool = True
 
 
 @dataclass(frozen=True, slots=True)

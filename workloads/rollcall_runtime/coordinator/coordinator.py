@@ -371,13 +371,22 @@ class Coordinator:
         prompts = self.prompts
         return self._reporter.snapshot(self._state, prompts.running(), prompts.reward_failure)
 
+    @property
+    def may_generate(self) -> bool:
+        """Whether a rollout samples responses, or may: one of the roster has not registered."""
+        tables = [group.machine.members for group in self.groups.values()]
+        hellos = [record.hello for table in tables for record in table.by_pod.values()]
+        return bool(self.missing()) or any(
+            hello.generates for hello in hellos if hello.sender is None
+        )
+
     def serving_rollouts(self) -> ServingRollouts:
-        """Where a front may send requests now."""
+        """Where requests may be sent now."""
         found = []
         for group in self.groups.values():
             for member in filter(group.machine.serving, group.machine.seated):
                 record = group.machine.members.find(member)
-                if record is not None and record.held is not None:
+                if record is not None and record.held is not None and record.hello.generates:
                     address, ticket = self.tickets.of_front(record.hello)
                     found.append(ServingRollout(record.hello.pod, address, ticket))
         return ServingRollouts(tuple(found))

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import math
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -12,8 +11,9 @@ from typing import Any
 
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.step_history import ROUTE
-from rollcall_protocol.wire.external_trainer import CancelRequest, CoordinatorReady, Failed
+from rollcall_protocol.wire.external_trainer import LIBRARY_MESSAGES, CoordinatorReady
 from rollcall_protocol.wire.ids import MemberId
+from rollcall_protocol.wire.library_link import CancelRequest, Failed
 from rollcall_protocol.wire.json_codec import MAX_INT
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
@@ -34,12 +34,12 @@ from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError
 from rollcall_runtime.worker.history_file import HistoryFile, history_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
+from rollcall_runtime.worker.parent_process import parent_ended
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
 
 GROUP = "default"
-ORPHAN_SECONDS = 1.0  # between two looks whether the trainer's process is there
 
 
 def run(
@@ -60,7 +60,7 @@ async def _serve(
     # Ctrl-C goes to all processes of a terminal; the trainer decides what it means.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     job, address = environment.job, environment.pod.address
-    connection = await LibraryConnection.open(link)
+    connection = await LibraryConnection.open(link, LIBRARY_MESSAGES)
     if environment.rank > 0:
         await _serve_probes(environment, connection)
         return
@@ -105,7 +105,8 @@ async def _serve(
         closing.push_async_callback(probes.stop)
         await probes.start(address)
         log.info("the coordinator of %s listens", job.job)
-        await first_of(service.run(), _fenced(coordinator), _orphaned())
+        # The parent is watched, too: processes that it forked may keep the socket.
+        await first_of(service.run(), _fenced(coordinator), parent_ended())
 
 
 async def _serve_probes(environment: TrainerEnvironment, connection: LibraryConnection) -> None:
@@ -115,7 +116,7 @@ async def _serve_probes(environment: TrainerEnvironment, connection: LibraryConn
     probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
     await probes.start(environment.pod.address)
     try:
-        await first_of(_refuse(environment.rank, connection), _orphaned())
+        await first_of(_refuse(environment.rank, connection), parent_ended())
     finally:
         await probes.stop()
 
@@ -154,13 +155,6 @@ def _recorder(
 async def _fenced(coordinator: Coordinator) -> None:
     await coordinator.fenced.wait()
     raise FencedError("another coordinator has taken over this job")
-
-
-async def _orphaned() -> None:
-    """Wait until the trainer's process is gone; processes that it forked may keep the socket."""
-    parent = os.getppid()
-    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel tells nobody
-        await asyncio.sleep(ORPHAN_SECONDS)
 
 
 @asynccontextmanager

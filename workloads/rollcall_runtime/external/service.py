@@ -8,10 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 
 from rollcall_protocol.wire.external_trainer import (
-    CancelRequest,
     CoordinatorReady,
-    Done,
-    Failed,
     FinishTraining,
     Generated,
     GenerateResponses,
@@ -27,6 +24,7 @@ from rollcall_protocol.wire.external_trainer import (
 )
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.external.connection import LibraryConnection
@@ -51,6 +49,10 @@ class NotPublishedError(RuntimeError):
     """Responses were asked for, and no rollout has weights to sample from."""
 
 
+class NotGeneratingError(RuntimeError):
+    """Responses were asked for, and the job's rollouts sample none."""
+
+
 class TrainerService:
     """Answers each request by a task of its own. Belongs to one event loop.
 
@@ -62,7 +64,7 @@ class TrainerService:
         self,
         *,
         coordinator: Coordinator,
-        connection: LibraryConnection,
+        connection: LibraryConnection[LibraryMessage],
         file: WeightsFile,
         float32_as: str,
         open_generation: Callable[[], Awaitable[Generation]],
@@ -205,6 +207,11 @@ class TrainerService:
         if self._version is None:
             raise NotPublishedError(
                 "generate: no weights were published yet; call publish before it"
+            )
+        if not self._coordinator.may_generate:
+            raise NotGeneratingError(
+                "generate: all rollouts of the job are programs that take weights by "
+                "rollcall.Rollout; sample in them, or add a pool whose engine samples"
             )
         generation = await self._opened_generation()
         generation.replace(self._coordinator.serving_rollouts())

@@ -1,28 +1,16 @@
 """The weights that the trainer wrote into a file in memory, as a snapshot that can be sent."""
 
 import asyncio
-import mmap
 import time
 
 from rollcall_protocol.wire.weight_manifest import TensorSpec, WeightManifest
 from rollcall_runtime.sync.bucket_checks import check_buckets
 from rollcall_runtime.sync.errors import ExhaustedError
-from rollcall_runtime.sync.memory.buffers import HostBuffer
+from rollcall_runtime.sync.memory.shared_buffers import MappedFile
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 UNUSED_SECONDS = 150.0  # to wait for readers: longer than anything may hold a buffer
 _LOOK_SECONDS = 0.01
-
-
-class _MappedFile(HostBuffer):
-    """The first bytes of a file, shared with the process that writes them."""
-
-    def __init__(self, descriptor: int, nbytes: int) -> None:
-        self._descriptor = descriptor
-        super().__init__(nbytes)
-
-    def _map(self, nbytes: int) -> mmap.mmap:
-        return mmap.mmap(self._descriptor, nbytes)
 
 
 class WeightsFile:
@@ -34,7 +22,7 @@ class WeightsFile:
 
     def __init__(self, descriptor: int, *, bucket_bytes: int) -> None:
         self._descriptor, self._bucket_bytes = descriptor, bucket_bytes
-        self._buffer: _MappedFile | None = None
+        self._buffer: MappedFile | None = None
 
     async def unused(self) -> None:
         """Wait until nothing reads the file. ExhaustedError after UNUSED_SECONDS."""
@@ -54,7 +42,7 @@ class WeightsFile:
         """
         if self._buffer is None or self._buffer.nbytes != nbytes:
             self._buffer = None  # unmapped first: engines register few large buffers
-            self._buffer = _MappedFile(self._descriptor, nbytes)
+            self._buffer = MappedFile(self._descriptor, nbytes)
         size = self._bucket_bytes
         check, digests = check_buckets(self._buffer, size, cheap=False)
         manifest = WeightManifest(tensors, nbytes, size, digests, check=check)

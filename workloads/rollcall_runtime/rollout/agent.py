@@ -126,7 +126,7 @@ class Agent:
         algorithm = environment.job.algorithm
         # One at a time, so that the samples of a prompt do not depend on the rest of a batch.
         concurrency = 1 if algorithm.deterministic else dependencies.settings.concurrency
-        self._target = BATCHES_LEASED * concurrency
+        self._target = BATCHES_LEASED * concurrency if dependencies.engine.generates else 0
         served = ServedVersions()
         self._tickets = TicketKeys()
         self._names = NameLookUps()
@@ -292,6 +292,7 @@ class Agent:
             session=machine.session,
             held=machine.held,
             shard=self._shard,
+            generates=self._dependencies.engine.generates,
         )
 
     def _on_open(self) -> None:

@@ -12,7 +12,6 @@ from rollcall_protocol.adapter_config import sent_adapter
 from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig, JobConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.settings_reader import SettingError
-from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
@@ -120,14 +119,10 @@ async def _run_agent(
     log_fields: dict[str, Any],
 ) -> None:
     pod = environment.pod
-    member = new_member(pod)
-    agent = Agent(
-        environment=environment,
-        member=member,
-        dependencies=_open_dependencies(
-            environment, member, engine, users_code, metrics, log_fields
-        ),
-    )
+    model = open_model(environment.job.model)
+    given = environment.job.environment is not None
+    bounds = SampleBounds(model.vocabulary, model.positions, given_tokens=given)
+    agent = open_agent(environment, engine, users_code, metrics, log_fields, bounds)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, agent.stop, signal.Signals(number).name)
@@ -135,18 +130,19 @@ async def _run_agent(
     await agent.run()
 
 
-def _open_dependencies(
+def open_agent(
     environment: RolloutEnvironment,
-    member: MemberId,
     engine: InferenceEngine,
     users_code: UsersCode,
     metrics: RolloutMetrics,
     log_fields: dict[str, Any],
-) -> AgentDependencies:
+    bounds: SampleBounds,
+) -> Agent:
+    """The agent of this pod, as another member after each start; it opens the sync engine."""
     job, pool = environment.job, environment.pool
+    member = new_member(environment.pod)
     own = {key: value for key, value in pool.engine.config.items() if key in AGENT_SETTINGS}
-    model = open_model(job.model)
-    return AgentDependencies(
+    dependencies = AgentDependencies(
         settings=read_settings(AgentSettings, own, field=f"{FIELD}.config"),
         reward=users_code.reward,
         conversations=users_code.conversations,
@@ -160,11 +156,10 @@ def _open_dependencies(
         ),
         engine=engine,
         log_fields=log_fields,
-        bounds=SampleBounds(
-            model.vocabulary, model.positions, given_tokens=job.environment is not None
-        ),
+        bounds=bounds,
         metrics=metrics,
     )
+    return Agent(environment=environment, member=member, dependencies=dependencies)
 
 
 def _group(environment: RolloutEnvironment) -> GroupConfig:

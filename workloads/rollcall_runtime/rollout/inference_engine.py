@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from rollcall_protocol.adapter_config import AdapterConfig
     from rollcall_runtime.sync.weights.shards import Shard
+    from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 
 __all__ = [
     "FIELD",
@@ -88,6 +89,8 @@ class InferenceEngine(ABC):
     """One model that generates. It owns what it allocates and starts; `close` frees it."""
 
     reads_shared_memory: ClassVar[bool] = False  # whether another process of it reads weights there
+    generates: ClassVar[bool] = True
+    """Whether it samples responses; one that does not gets neither prompts nor requests."""
     staged_copies: int = 0
     """How many copies of the weights the agent keeps in the memory of `device` beside the model;
     set before `start`."""
@@ -171,6 +174,21 @@ class InferenceEngine(ABC):
         `failure` says why they are not. WeightMismatchError if the weights do not fit the model;
         TimeoutError if requests that `running` waits for do not end within `seconds`.
         """
+
+    async def update_from_staged(
+        self,
+        staged: WeightSnapshot,
+        weights: Iterable[tuple[str, Tensor]],
+        *,
+        version: int,
+        running: PauseMode,
+        seconds: float,
+    ) -> None:
+        """As `update_weights`. `weights` lie in the buffer of `staged`, which an engine may share
+        to keep them there.
+        """
+        del staged
+        await self.update_weights(weights, version=version, running=running, seconds=seconds)
 
     async def metrics(self) -> bytes:
         """The engine's own metrics in Prometheus' text format, without the process's; maybe none.

@@ -171,7 +171,8 @@ class WeightReceiver:
         with self._stage.committing(version) as weights:
             try:
                 with self._served.changing_to(version):
-                    await self._engine.update_weights(
+                    await self._engine.update_from_staged(
+                        weights,
                         self._tensors(weights),
                         version=version.number,
                         running=self._settings.pause_mode,

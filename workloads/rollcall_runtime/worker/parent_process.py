@@ -1,9 +1,12 @@
 """What a process asks of the kernel about its parent and children; Linux alone grants it."""
 
+import asyncio
 import ctypes
+import os
 import signal
 import sys
 
+LOOK_SECONDS = 1.0  # between two looks at whether the parent is there
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # prctl(2)
 
 
@@ -15,6 +18,13 @@ def end_with_parent() -> None:
 def adopt_orphans() -> None:
     """Have the kernel make this process the parent of what its descendants leave behind."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+async def parent_ended() -> None:
+    """Wait until this process' parent is gone."""
+    parent = os.getppid()
+    while os.getppid() == parent:  # noqa: ASYNC110 - the kernel sends no event
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _prctl(option: int, value: int) -> None:
