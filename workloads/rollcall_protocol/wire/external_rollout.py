@@ -6,7 +6,7 @@ Lines as `library_link` has them. Received weights lie in memory that the agent 
 import typing
 from dataclasses import dataclass
 
-from rollcall_protocol.wire.library_link import CancelRequest, Failed
+from rollcall_protocol.wire.library_link import CancelRequest
 from rollcall_protocol.wire.weight_manifest import WeightManifest
 
 
@@ -74,7 +74,7 @@ class ApplyWeights:
     weights: SharedWeights
 
 
-AgentMessage = AgentReady | WeightsTaken | ApplyWeights | Failed
+AgentMessage = AgentReady | WeightsTaken | ApplyWeights
 
 PROGRAM_MESSAGES: tuple[type[ProgramMessage], ...] = typing.get_args(ProgramMessage)
 AGENT_MESSAGES: tuple[type[AgentMessage], ...] = typing.get_args(AgentMessage)

@@ -11,10 +11,14 @@ from typing import Any
 
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.step_history import ROUTE
-from rollcall_protocol.wire.external_trainer import LIBRARY_MESSAGES, CoordinatorReady
+from rollcall_protocol.wire.external_trainer import (
+    LIBRARY_MESSAGES,
+    CoordinatorReady,
+    LibraryMessage,
+)
 from rollcall_protocol.wire.ids import MemberId
-from rollcall_protocol.wire.library_link import CancelRequest, Failed
 from rollcall_protocol.wire.json_codec import MAX_INT
+from rollcall_protocol.wire.library_link import CancelRequest, Failed
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -109,7 +113,9 @@ async def _serve(
         await first_of(service.run(), _fenced(coordinator), parent_ended())
 
 
-async def _serve_probes(environment: TrainerEnvironment, connection: LibraryConnection) -> None:
+async def _serve_probes(
+    environment: TrainerEnvironment, connection: LibraryConnection[LibraryMessage]
+) -> None:
     """In the trainer's other pods: the kubelet asks them, too."""
     job = environment.job
     metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
@@ -121,7 +127,7 @@ async def _serve_probes(environment: TrainerEnvironment, connection: LibraryConn
         await probes.stop()
 
 
-async def _refuse(pod: int, connection: LibraryConnection) -> None:
+async def _refuse(pod: int, connection: LibraryConnection[LibraryMessage]) -> None:
     connection.send(CoordinatorReady("float32"))
     async for message in connection.messages():
         if not isinstance(message, CancelRequest):

@@ -347,7 +347,13 @@ class Group:
             return answer.status, await answer.json()
 
     async def join(
-        self, pod: str, *, boot: str = "b1", group: str = "default", sender: int | None = None
+        self,
+        pod: str,
+        *,
+        boot: str = "b1",
+        group: str = "default",
+        sender: int | None = None,
+        generates: bool = True,
     ) -> Worker:
         member = MemberId(f"uid-{pod}", boot)
         socket = await self.http.ws_connect(
@@ -356,7 +362,9 @@ class Group:
         )
         worker = Worker(member, socket, pod=pod)
         pool = "pool" if sender is None else ""  # as a trainer rank says
-        hello = Hello("job-uid", group, member, pod, pool, ADDRESS, "", sender=sender)
+        hello = Hello(
+            "job-uid", group, member, pod, pool, ADDRESS, "", sender=sender, generates=generates
+        )
         await worker.say(hello)
         self._workers.append(worker)
         self._tasks.append(asyncio.create_task(worker.run()))

@@ -87,6 +87,23 @@ async def test_the_front_learns_who_serves_and_what_to_show_there(tmp_path: Path
         assert await anext(coming) == (), "it takes no more requests"
 
 
+async def test_one_that_samples_nothing_gets_no_requests(tmp_path: Path) -> None:
+    async with Group(tmp_path, config=CONFIG) as group, asyncio.timeout(10):
+        await group.push(1, "a", "b")
+        await group.join("a", generates=False)
+        assert group.coordinator.may_generate, "b is on the roster, and has not come"
+        await group.push(2, "a")
+        await eventually(lambda: not group.coordinator.may_generate)
+        await group.coordinator.ready()
+        await group.publish(0)
+        assert group.coordinator.serving_rollouts() == ServingRollouts(())
+        await group.push(3, "a", "b")
+        await group.join("b")
+        await eventually(lambda: group.coordinator.serving_rollouts().rollouts)
+        (rollout,) = group.coordinator.serving_rollouts().rollouts
+        assert (rollout.pod, group.coordinator.may_generate) == ("b", True)
+
+
 async def test_only_the_front_may_know(tmp_path: Path) -> None:
     async with serving(tmp_path) as group:
         url = group.url(pod_contract.FRONT_STREAM_ROUTE)

@@ -223,6 +223,20 @@ async def test_two_batches_are_kept_in_hand() -> None:
         assert {completion.version for completion in done} == {V1}
 
 
+class ReceivingEngine(FakeEngine):
+    """Takes weights alone."""
+
+    generates = False
+
+
+async def test_an_engine_that_samples_nothing_is_announced_and_asks_for_no_prompts() -> None:
+    async with Bench(ReceivingEngine()).running() as bench:
+        assert not bench.agent._hello().generates
+        await bench.commit(V1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(bench.coordinator.receive(PromptCredit), 0.2)
+
+
 async def test_a_committed_version_is_served_and_given_to_newcomers() -> None:
     async with Bench(FakeEngine()).running() as bench:
         assert not (await bench.commit(V1)).error

@@ -2,6 +2,7 @@
 
 import gc
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import torch
 
 from rollcall_runtime.sync.memory.exported_buffers import BufferPlace, place_of
-from rollcall_runtime.sync.memory.shared_buffers import SharedBuffer
+from rollcall_runtime.sync.memory.shared_buffers import MappedFile, SharedBuffer
 from rollcall_runtime.sync.weights.staging import StagingArea
 from tests.unit.rollcall_runtime.sync.weights.test_catch_up import SEVEN, snapshot
 
@@ -50,6 +51,22 @@ def test_its_file_goes_with_it() -> None:
 
 def test_an_empty_one_can_be_made() -> None:
     assert SharedBuffer(0).memory.nbytes == 0
+
+
+def test_a_private_mapping_keeps_writes_to_itself_and_ends_with_its_last_tensor() -> None:
+    buffer, unmapped = SharedBuffer(4096), list[str]()
+    descriptor = os.open(buffer.export(), os.O_RDONLY)
+    mapped = MappedFile(descriptor, 4096, private=True, unmapped=lambda: unmapped.append("it"))
+    os.close(descriptor)
+    flat(buffer)[1] = 7
+    tensor = torch.frombuffer(mapped.memory, dtype=torch.uint8)[:2]
+    assert tensor.tolist() == [0, 7]
+    tensor[0] = 9
+    assert flat(buffer)[0] == 0
+    del mapped
+    assert unmapped == []
+    del tensor
+    assert unmapped == ["it"]
 
 
 def test_a_staging_area_that_is_shared_has_every_tensor_in_a_file() -> None:
