@@ -46,7 +46,7 @@ async def test_samples_are_of_the_weights_that_were_published_last(tmp_path: Pat
         assert figures["rollcall_weight_version"] == versions[-1]
         await job.call(job.rollcall.report, 8, reward=0.5)
         await job.call(job.rollcall.finish, 9)
-        last = job.job.operator.last
+        last = (await job.job.finished(seconds=5)).snapshot
         assert last.finished is not None
         assert (last.finished.step, last.progress.rollout_reward) == (9, 0.5)
         held = await job.held(version=versions[-1])
