@@ -18,7 +18,7 @@ from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.process.held_weights import weights_of
 from tests.process.pods import Pod
 from tests.process.ticket_giver import TicketGiver
-from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.jobs import external_job_config
 
 T = TypeVar("T")
 Weights = dict[str, torch.Tensor]
@@ -134,7 +134,7 @@ async def external_job(
 ) -> AsyncIterator[ExternalJob]:
     """A job with rollouts on its roster, and an open trainer."""
     async with LocalJob(
-        folder, config or job_config(membership=FAST), rollout_engine=engine
+        folder, config or external_job_config(membership=FAST), rollout_engine=engine
     ) as job:
         made = ExternalJob(job, imports=imports, variables=variables or {})
         for _ in range(rollouts):

@@ -17,7 +17,7 @@ from rollcall import Outcome, RollcallError
 from tests.process import slow_weights
 from tests.process.external_job import ExternalJob, external_job
 from tests.process.harness import FAST
-from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.jobs import external_job_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -106,7 +106,7 @@ async def check_held(job: ExternalJob, seed: int, outcome: Outcome) -> None:
 @pytest.mark.parametrize("engine", ["gloo", "nixl"])
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.__name__)
 async def test_survivors_serve_one_whole_version(tmp_path: Path, fault: Fault, engine: str) -> None:
-    config = job_config(membership=MEMBERSHIP, weight_sync={"engine": engine})
+    config = external_job_config(membership=MEMBERSHIP, weight_sync={"engine": engine})
     slow = {slow_weights.STAGE: str(SLOW), slow_weights.COMMIT: str(SLOW)}
     async with external_job(
         tmp_path, config=config, imports=slow_weights.__name__, variables=slow
@@ -138,7 +138,7 @@ async def test_a_trainer_that_is_killed_goes_on_at_a_lower_step(
     tmp_path: Path, moment: float
 ) -> None:
     slow: dict[str, Any] = {slow_weights.STAGE: str(SLOW), slow_weights.COMMIT: str(SLOW)}
-    config = job_config(membership=MEMBERSHIP)
+    config = external_job_config(membership=MEMBERSHIP)
     async with external_job(
         tmp_path, config=config, imports=slow_weights.__name__, variables=slow
     ) as job:

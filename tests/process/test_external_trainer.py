@@ -12,7 +12,7 @@ from rollcall import RollcallError, Trainer
 from rollcall_protocol.wire.roster import EpochCause
 from tests.process.external_job import ExternalJob, external_job
 from tests.process.harness import FAST
-from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.jobs import external_job_config
 
 PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
 SAME = 1e-4  # of log-probabilities that another process computes from the same weights
@@ -58,7 +58,7 @@ async def test_samples_are_of_the_weights_that_were_published_last(tmp_path: Pat
 
 
 async def test_rollouts_that_die_and_come_cost_no_sample(tmp_path: Path) -> None:
-    config = job_config(membership={**FAST, "heartbeat": 0.2, "suspect_after": 1.0})
+    config = external_job_config(membership={**FAST, "heartbeat": 0.2, "suspect_after": 1.0})
     async with external_job(tmp_path, config=config) as job:
         first, second = job.job.rollouts
         await job.call(job.rollcall.publish, job.weights(0), 0)
@@ -90,7 +90,7 @@ async def test_rollouts_that_die_and_come_cost_no_sample(tmp_path: Path) -> None
 
 
 async def test_a_trainer_that_holds_pythons_lock_loses_no_rollout(tmp_path: Path) -> None:
-    config = job_config(membership={**FAST, "heartbeat": 0.2, "suspect_after": 1.0})
+    config = external_job_config(membership={**FAST, "heartbeat": 0.2, "suspect_after": 1.0})
     async with external_job(tmp_path, config=config) as job:
         await job.call(job.rollcall.publish, job.weights(0), 0)
         await job.happened("current", *job.job.rollouts)
@@ -156,7 +156,7 @@ async def _refuses_a_second_publication(job: ExternalJob) -> None:
 
 
 async def test_what_the_job_lacks_is_said_by_its_field(tmp_path: Path) -> None:
-    config = job_config(membership=FAST, weight_sync={"engine": "glue"})
+    config = external_job_config(membership=FAST, weight_sync={"engine": "glue"})
     with pytest.raises(RollcallError, match="unknown weight-sync engine 'glue'"):
         async with external_job(tmp_path, config=config, rollouts=0):
             pass

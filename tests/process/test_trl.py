@@ -11,7 +11,7 @@ import pytest
 from rollcall_protocol.job_config import EngineRef
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
-from tests.unit.rollcall_runtime.jobs import job_config
+from tests.unit.rollcall_runtime.jobs import external_job_config
 
 ENGINE = EngineRef("transformers", {"maxTokens": 8})
 PROGRAM = Path(__file__).with_name("trl_program.py")
@@ -25,7 +25,7 @@ def trl_job(
 ) -> LocalJob:
     """A job whose trainer is the program, started by a `launcher`; `settings` are its own."""
     model = write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02)
-    config = job_config(membership=FAST, model=str(model), weight_sync=sync)
+    config = external_job_config(membership=FAST, model=str(model), weight_sync=sync)
     job = LocalJob(folder, config, rollout_engine=ENGINE)
     out = str(folder / "out")
     job.trainer.command = [

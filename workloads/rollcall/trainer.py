@@ -97,8 +97,8 @@ class Trainer:
         any device, with any strides, the same ones each time. Pairs are taken one by one. `step` is
         the caller's own count, for people to read: it may repeat or go back.
 
-        The first call waits for the first rollouts, however long that takes. A rollout that fails
-        meanwhile is left out. If this raises, rollouts serve what they served before.
+        While there are fewer than `minRollouts`, this waits, however long that takes. A rollout
+        that fails meanwhile is left out. If this raises, rollouts serve what they served before.
         """
         if not self._publishing.acquire(blocking=False):
             raise RollcallError(

@@ -62,11 +62,11 @@ def job_config(
     return JobConfig(**values | changes)
 
 
-def external_job_config() -> JobConfig:
+def external_job_config(**changes: Any) -> JobConfig:
     """The same rollouts, for a trainer that is a program of the user's own."""
-    return job_config(
-        external=True, data=DataConfig(()), reward_function="", algorithm={"max_steps": 0}
-    )
+    algorithm = {"max_steps": 0, "max_staleness": 0}
+    values: dict[str, Any] = {"external": True, "data": DataConfig(()), "reward_function": ""}
+    return job_config(algorithm=algorithm, **values | changes)
 
 
 def pool_config(**changes: Any) -> PoolConfig:

@@ -24,6 +24,7 @@ from rollcall_protocol.wire.external_trainer import (
 )
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.ids import Version
+from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.coordinator.coordinator import Coordinator
@@ -80,6 +81,7 @@ class TrainerService:
         self._running = asyncio.Semaphore(MOST_RUNNING)
         self._members: Members = {}
         self._left_out: dict[str, str] = {}  # pods and reasons, since a publication began
+        self._seated_before: set[str] = set()  # pods in session when it began
         self._changing: asyncio.TimerHandle | None = None
         self._seated = asyncio.Event()
         self._version: Version | None = None  # the newest that was published
@@ -140,6 +142,8 @@ class TrainerService:
         send = self._connection.send
         match message:
             case WithdrawWeights():
+                if self._version is not None:  # else the session may wait for these weights
+                    await self._wait_for_rollouts()
                 self._coordinator.withdraw()
                 await self._file.unused()
                 send(Done(message.request))
@@ -167,31 +171,42 @@ class TrainerService:
             await self._send(version, asked)
         self._report(asked.step, None)
         self._look()
-        members = tuple(
-            member.pod for member in self._members.values() if member.version == version.number
-        )
-        left_out = {pod: why for pod, why in self._left_out.items() if pod not in members}
+        now = self._members.values()
+        members = tuple(member.pod for member in now if member.version == version.number)
+        # One that fails to apply fetches the version at once, before it was seen to be left out.
+        again = {member.pod: member.why for member in now if member.pod in self._seated_before}
+        left_out = {
+            pod: why or "it does not serve this version"
+            for pod, why in (again | self._left_out).items()
+            if pod not in members
+        }
         seconds = time.monotonic() - began
         return Published(asked.request, version.number, members, left_out, seconds)
 
     async def _send(self, version: Version, asked: PublishWeights) -> None:
         make = self._file.snapshot
         snapshot = await asyncio.to_thread(make, asked.tensors, asked.total_bytes)
+        self._look()
         self._left_out = {}
+        self._seated_before = {
+            member.pod for member in self._members.values() if member.state is MemberState.IN_SYNC
+        }
         await self._coordinator.publish(version, snapshot)
         self._version = version
 
     async def _next_version(self, step: int | None) -> Version:
         if self._version is not None:
             return Version(self._version.lineage, self._version.number + 1)
-        await self._wait_for_a_rollout()
+        await self._wait_for_rollouts()
         version = await self._coordinator.ready(at_least=FIRST_VERSION)
         first = TrainerIncarnation(version.lineage, version.number, step or 0)
         self._coordinator.begin(first)
         return version
 
-    async def _wait_for_a_rollout(self) -> None:
-        """Without bound: pods may have to be scheduled, and their images to be pulled."""
+    async def _wait_for_rollouts(self) -> None:
+        """Until there are `minRollouts`, without bound: pods may have to be scheduled, and their
+        images to be pulled. Those that come fetch the newest weights, while these are there.
+        """
         least = self._coordinator.config.membership.min_rollouts
         while (there := self._coordinator.rollouts_in_session) < least:
             self._seated.clear()

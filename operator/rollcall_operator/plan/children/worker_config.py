@@ -158,8 +158,11 @@ def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
 
 
 def _external_algorithm() -> wire.AlgorithmConfig:
-    """How many steps there are, its program alone knows."""
-    return replace(_algorithm(_UNREAD), max_steps=0)
+    """How many steps there are, its program alone knows.
+
+    What it samples after a publication must be of that version: older ones are not served.
+    """
+    return replace(_algorithm(_UNREAD), max_steps=0, max_staleness=0)
 
 
 def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:

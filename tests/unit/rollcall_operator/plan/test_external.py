@@ -177,6 +177,7 @@ def test_its_pods_read_that_the_program_has_data_rewards_and_steps(child: str) -
     assert config.data == DataConfig(())
     assert config.reward_function == ""
     assert config.coordinator.max_steps == 0, "the program alone knows"
+    assert config.coordinator.max_staleness == 0, "what it samples is of what it published last"
     assert config.algorithm.sampling == SamplingConfig(), "a request says how to sample"
     assert not config.algorithm.deterministic, "requests are answered side by side"
 
