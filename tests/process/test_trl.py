@@ -13,31 +13,34 @@ from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
-ENGINE = EngineRef("transformers", {"maxTokens": 8})
 PROGRAM = Path(__file__).with_name("trl_program.py")
+
+
+def trl_model(folder: Path, settings: dict[str, Any]) -> list[str]:
+    """A new model in `folder`, and the program's arguments for it; `settings` are its own."""
+    model = write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02)
+    return [str(model), str(folder / "out"), json.dumps(settings)]
 
 
 def trl_job(
     folder: Path,
     sync: dict[str, Any] | None = None,
     launcher: tuple[str, ...] = (),
+    max_tokens: int = 8,
     **settings: Any,
 ) -> LocalJob:
-    """A job whose trainer is the program, started by a `launcher`; `settings` are its own."""
-    model = write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02)
-    config = external_job_config(membership=FAST, model=str(model), weight_sync=sync)
-    job = LocalJob(folder, config, rollout_engine=ENGINE)
-    out = str(folder / "out")
-    job.trainer.command = [
-        *(sys.executable, *launcher, str(PROGRAM)),
-        *(str(model), out, json.dumps(settings)),
-    ]
+    """A job whose trainer is the program, started by a `launcher`."""
+    arguments = trl_model(folder, settings)
+    config = external_job_config(membership=FAST, model=arguments[0], weight_sync=sync)
+    engine = EngineRef("transformers", {"maxTokens": max_tokens})
+    job = LocalJob(folder, config, rollout_engine=engine)
+    job.trainer.command = [sys.executable, *launcher, str(PROGRAM), *arguments]
     return job
 
 
-def logged(job: LocalJob, what: str) -> list[float]:
+def logged(log: str, what: str) -> list[float]:
     """A figure that TRL has logged, of each step that had it."""
-    steps = [line for line in job.trainer.log().splitlines() if line.startswith("{'loss'")]
+    steps = [line for line in log.splitlines() if line.startswith("{'loss'")]
     found = [line.partition(f"'{what}': '")[2].partition("'")[0] for line in steps]
     return [float(number) for number in found if number]
 
@@ -52,12 +55,12 @@ async def test_a_kill_in_the_middle_costs_no_step(tmp_path: Path) -> None:
         assert (seen.snapshot.finished.step, seen.snapshot.finished.error) == (12, "")
         await job.trainer.logs_line("'train_runtime'", seconds=20)
         assert job.trainer.running, "it stays until the pod is deleted"
-        rewards = logged(job, "reward")
+        rewards = logged(job.trainer.log(), "reward")
         assert len(rewards) == 12
         assert seen.snapshot.progress.rollout_reward == pytest.approx(rewards[-1], abs=1e-3)
         assert rewards[-1] > rewards[0] + 0.3, "the rollouts' samples have become better"
         # With other weights, or with log-probabilities of others, it would be far from 0.
-        assert max(logged(job, "sampling/sampling_logp_difference/max")) < 0.05
+        assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) < 0.05
         assert (tmp_path / "out" / "final" / "model.safetensors").is_file()
 
 
@@ -66,10 +69,10 @@ async def test_without_weight_sync_it_does_not_learn(tmp_path: Path) -> None:
     async with trl_job(tmp_path, {"enabled": False}, max_steps=12) as job:
         await job.start(rollouts=2)
         await job.finished(seconds=STEP_SECONDS)
-        rewards = logged(job, "reward")
+        rewards = logged(job.trainer.log(), "reward")
         assert len(rewards) == 12
         assert max(rewards) < rewards[0] + 0.3
-        assert max(logged(job, "sampling/sampling_logp_difference/max")) > 0.1
+        assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) > 0.1
         job.trainer.send(signal.SIGTERM)
         await job.trainer.exited(seconds=20)
         await job.trainer.start()
@@ -98,7 +101,7 @@ async def test_other_settings_of_trl_have_samples_of_their_weights(
         seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None
         assert seen.snapshot.finished.step == 4
-        assert logged(job, "reward")
+        assert logged(job.trainer.log(), "reward")
         # RLOO has no importance sampling, which would show other weights.
         if settings.get("kind") != "RLOO":
-            assert max(logged(job, "sampling/sampling_logp_difference/max")) < 0.05
+            assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) < 0.05

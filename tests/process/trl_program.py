@@ -12,6 +12,7 @@ from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 import rollcall.trl
 
 MODEL, OUTPUT, SETTINGS = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+ATTACH = SETTINGS.pop("attach", True)
 KIND, LORA = SETTINGS.pop("kind", "GRPO"), SETTINGS.pop("lora", False)
 CONFIGS = {"GRPO": GRPOConfig, "RLOO": RLOOConfig}
 TRAINERS = {"GRPO": GRPOTrainer, "RLOO": RLOOTrainer}
@@ -43,7 +44,8 @@ def main() -> None:
         train_dataset=Dataset.from_dict({"prompt": PROMPTS * 100}),
         peft_config=LoraConfig(r=4, target_modules="all-linear") if LORA else None,
     )
-    rollcall.trl.attach(trainer)
+    if ATTACH:
+        rollcall.trl.attach(trainer)
     trainer.train()
     trainer.save_model(f"{OUTPUT}/final")
 
