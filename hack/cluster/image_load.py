@@ -76,7 +76,20 @@ def load_into_node(engine: Engine, node: str, *, saved: Path, identity: str) -> 
         ) from error
     if process.returncode != 0:
         raise CommandError(f"{node}: image import failed", output=said.decode(errors="replace"))
+    if old := replaced_images(engine.docker("exec", node, *_CTR, "images", "ls")):
+        engine.docker("exec", node, *_CTR, "images", "rm", *old)
     return sent
+
+
+def replaced_images(listing: str) -> list[str]:
+    """Images of a node whose names have gone to newer ones, of what `ctr images ls` prints.
+
+    The kubelet's names for them by digest (`sha256:...`) would keep gigabytes with each build.
+    """
+    rows = [line.split() for line in listing.splitlines()[1:]]
+    targets = {row[0]: row[2] for row in rows if len(row) > 2}
+    named = {target for name, target in targets.items() if not name.startswith("sha256:")}
+    return [name for name, target in targets.items() if target not in named]
 
 
 def thin(saved: Path, target: IO[bytes], *, present: set[str]) -> int:

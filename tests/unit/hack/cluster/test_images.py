@@ -71,6 +71,18 @@ def test_layers_that_a_node_has_do_not_travel(tmp_path: Path) -> None:
     assert len(BIG) <= sent < 2 * len(BIG)
 
 
+def test_images_without_a_name_are_dropped_from_a_node() -> None:
+    listing = """\
+REF                               TYPE                 DIGEST     SIZE    PLATFORMS   LABELS
+docker.io/rollcall/worker-cpu:dev application/vnd.oci  sha256:new 2.5 GiB linux/amd64 a=b
+docker.io/library/busybox:latest  application/vnd.oci  sha256:box 2.1 MiB linux/amd64 -
+sha256:config-of-the-new-one      application/vnd.oci  sha256:new 2.5 GiB linux/amd64 a=b
+sha256:config-of-the-old-one      application/vnd.oci  sha256:old 2.5 GiB linux/amd64 a=b
+"""
+    assert image_load.replaced_images(listing) == ["sha256:config-of-the-old-one"]
+    assert image_load.replaced_images("") == []
+
+
 def test_an_archive_of_the_older_layout_travels_whole(tmp_path: Path) -> None:
     path = saved(tmp_path / "image.tar", {"manifest.json": b"[]", "blobs/sha256/old": BIG})
     target = io.BytesIO()
