@@ -129,6 +129,8 @@ async def test_a_publication_that_fails_leaves_the_weights_before(tmp_path: Path
         assert {v for g in groups for s in g.samples for v in s.versions} == {first.version}
         assert job.worst_logprob(groups, job.weights(0)) < SAME
         await _refuses_a_second_publication(job)
+        with pytest.raises(RollcallError, match=r"rollcall\.Trainer: another process of this pod"):
+            await job.call(Trainer, job.job.trainer.variables)
         outcome = await job.call(job.rollcall.publish, job.weights(2), 1)
         assert outcome.version > first.version
         with pytest.raises(RollcallError, match="the prompt's token 1000 is none of"):

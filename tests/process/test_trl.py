@@ -86,6 +86,7 @@ TWO_RANKS = ("-m", "torch.distributed.run", "--nproc_per_node=2")
 KINDS: dict[str, dict[str, Any]] = {
     "low-rank adapters": {"lora": True},
     "RLOO": {"kind": "RLOO"},
+    "rollouts of its own": {"own_rollouts": True},
     "two ranks": {"launcher": TWO_RANKS},
     "several updates of a batch": {"steps_per_generation": 4, "num_iterations": 2},
 }

@@ -1,6 +1,7 @@
 """Puts the coordinator's process together: what a trainer's rank 0 has, without the training."""
 
 import asyncio
+import errno
 import logging
 import math
 import signal
@@ -35,7 +36,7 @@ from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
-from rollcall_runtime.worker.errors import FencedError
+from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.history_file import HistoryFile, history_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.parent_process import parent_ended
@@ -105,12 +106,25 @@ async def _serve(
         )
         closing.push_async_callback(server.stop)
         closing.push_async_callback(coordinator.stop)
-        await server.start()
+        await _listen(server)
         closing.push_async_callback(probes.stop)
         await probes.start(address)
         log.info("the coordinator of %s listens", job.job)
         # The parent is watched, too: processes that it forked may keep the socket.
         await first_of(service.run(), _fenced(coordinator), parent_ended())
+
+
+async def _listen(server: CoordinatorServer) -> None:
+    try:
+        await server.start()
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise SpecError(
+            "rollcall.Trainer",
+            f"another process of this pod has called it ({error.strerror}); call it once in each "
+            "pod, or close the former one",
+        ) from error
 
 
 async def _serve_probes(
