@@ -26,17 +26,19 @@ if TYPE_CHECKING:
 FIRST_VERSION, END_VERSION = (1, 16), (1, 17)
 """The versions of TRL whose trainers can be attached to: from the first, below the end."""
 
-_SET = ("use_vllm", "vllm_mode", "vllm_generation", "_last_loaded_step")
-"""What `attach` sets of a trainer."""
+_SET = ("use_vllm", "vllm_generation")
+_STEPS = ("_last_loaded_step", "_last_vllm_sync_step")
+"""What `attach` sets of a trainer. It has one of the latter: the step whose weights it has sent."""
 
-_SAMPLING = (
-    "repetition_penalty",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "max_completion_length",
-)
+_SAMPLING: Mapping[str, Any] = {
+    "repetition_penalty": 1.0,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": None,
+    "max_completion_length": None,
+}
+"""What a trainer, or its configuration, may say of sampling, and what is so where neither does."""
 _FIGURES = {
     "loss": "actor/pg_loss",
     "grad_norm": "actor/grad_norm",
@@ -47,7 +49,7 @@ _FIGURES = {
     "step_time": "timing_s/step",
 }
 """What TRL logs, and the names that Rollcall's reports have for it."""
-_READ = ("model", "accelerator", "processing_class", "state", "args", "add_callback", *_SAMPLING)
+_READ = ("model", "accelerator", "processing_class", "state", "args", "add_callback")
 
 
 def attach(trainer: Any) -> Trainer | None:
@@ -67,7 +69,10 @@ def attach(trainer: Any) -> Trainer | None:
     client = _Client(own, trainer) if own is not None and accelerator.is_main_process else None
     trainer.vllm_generation = _generation(trainer, client)
     trainer.use_vllm, trainer.vllm_mode = True, "server"
-    trainer._last_loaded_step = -1  # noqa: SLF001 - of no step: publish before the first
+    for name in _STEPS:
+        setattr(trainer, name, -1)  # of no step: publish before the first
+    if not hasattr(trainer, "vllm_sync_frequency"):
+        trainer.vllm_sync_frequency = getattr(trainer.args, "vllm_sync_frequency", 1)
     if own is not None and client is not None:
         trainer.add_callback(_progress(own))
     return own
@@ -110,7 +115,7 @@ class _Client:
         temperature: float,
         top_p: float,
         top_k: int,
-        min_p: float,
+        min_p: float | None,
         repetition_penalty: float,
         logprobs: int | None,
         structured_outputs_regex: str | None,
@@ -118,7 +123,7 @@ class _Client:
     ) -> dict[str, Any]:
         """`n` responses to each prompt, with the log-probability of each token."""
         neutral = {
-            "min_p": (min_p, 0.0),
+            "min_p": (min_p or 0.0, 0.0),
             "repetition_penalty": (repetition_penalty, 1.0),
             "vllm_structured_outputs_regex": (structured_outputs_regex, None),
             "logprobs": (logprobs or 0, 0),
@@ -134,8 +139,9 @@ class _Client:
             "temperature": temperature,
             "top_p": top_p,
             "top_k": max(top_k, 0),
+            **_known(generation_kwargs),
         }
-        groups = self._own.generate(prompts, n, **{**asked, **_known(generation_kwargs)})
+        groups = self._own.generate(prompts, n, **asked)
         samples = [sample for group in groups for sample in group.samples]
         return {
             "prompt_ids": [list(group.prompt) for group in groups],
@@ -178,7 +184,7 @@ def _generation(trainer: Any, client: _Client | None) -> Any:
         "structured_outputs_regex": getattr(trainer.args, "vllm_structured_outputs_regex", None),
         "logprobs": 0,
         "generation_kwargs": getattr(trainer.args, "generation_kwargs", None),
-        **{name: getattr(trainer, name) for name in _SAMPLING},
+        **{name: _sampling(trainer, name) for name in _SAMPLING},
     }
     taken = inspect.signature(VLLMGeneration.__init__).parameters
     for name in settings:
@@ -200,13 +206,27 @@ def _check(trainer: Any) -> None:
         raise RollcallError(
             "attach: the trainer has use_vllm=True, and so a vLLM of its own; leave it out"
         )
-    source = inspect.getsource(sys.modules[type(trainer).__module__])
-    for name in _SET:
-        if f"self.{name}" not in source:
-            raise _changed(f"{type(trainer).__name__}.{name}")
+    source, kind = _source_of(type(trainer)), type(trainer).__name__
+    for names in (*([name] for name in _SET), _STEPS):
+        if not any(f"self.{name} " in source for name in names):
+            raise _changed(f"{kind}.{' or '.join(names)}")
     for name in _READ:
         if not hasattr(trainer, name):
-            raise _changed(f"{type(trainer).__name__}.{name}")
+            raise _changed(f"{kind}.{name}")
+
+
+def _source_of(kind: type) -> str:
+    """Of TRL's modules that the trainer's class comes from; it may be derived in a script."""
+    modules = dict.fromkeys(base.__module__ for base in kind.__mro__)
+    ours = [sys.modules[name] for name in modules if name.partition(".")[0] == "trl"]
+    return "".join(map(inspect.getsource, ours))
+
+
+def _sampling(trainer: Any, name: str) -> Any:
+    for place in (trainer, trainer.args):
+        if hasattr(place, name):
+            return getattr(place, name)
+    return _SAMPLING[name]
 
 
 def _shown(numbers: Iterable[int]) -> str:

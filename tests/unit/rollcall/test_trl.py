@@ -1,0 +1,101 @@
+"""What `attach` needs of TRL: a release that renames it fails here, with the attribute's name."""
+
+import importlib
+import subprocess
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from rollcall import RollcallError
+from rollcall import trl as adapter
+
+TRAINERS = {
+    "trl.trainer.grpo_trainer": "GRPOTrainer",
+    "trl.trainer.rloo_trainer": "RLOOTrainer",
+    "trl.trainer.distillation_trainer": "DistillationTrainer",
+    "trl.experimental.gold.gold_trainer": "GOLDTrainer",
+    "trl.experimental.iw_opd.iw_opd_trainer": "IWOPDTrainer",
+    "trl.experimental.sdft.sdft_trainer": "SDFTTrainer",
+    "trl.experimental.sdpo.sdpo_trainer": "SDPOTrainer",
+}
+HAS: dict[str, Any] = {
+    **dict.fromkeys(("model", "accelerator", "processing_class", "state", "args")),
+    "add_callback": None,
+}
+
+
+def made(kind: Any, **changes: Any) -> Any:
+    """A trainer of this class that was not initialised, with what `attach` reads."""
+    trainer = kind.__new__(kind)
+    trainer.__dict__.update(HAS | changes)
+    return trainer
+
+
+@pytest.mark.parametrize(("module", "name"), TRAINERS.items(), ids=TRAINERS.values())
+def test_trls_trainers_have_what_attach_sets(module: str, name: str) -> None:
+    kind = getattr(importlib.import_module(module), name)
+    adapter._check(made(kind))
+    adapter._check(made(type("OfAScript", (kind,), {})))
+
+
+@pytest.mark.parametrize("renamed", ["use_vllm", "vllm_generation", "_last_loaded_step"])
+def test_a_renamed_attribute_is_named(monkeypatch: pytest.MonkeyPatch, renamed: str) -> None:
+    kind = importlib.import_module("trl.trainer.grpo_trainer").GRPOTrainer
+    source = adapter._source_of(kind)
+    monkeypatch.setattr(adapter, "_source_of", lambda _: source.replace(renamed, "renamed"))
+    with pytest.raises(RollcallError, match=rf"has no GRPOTrainer\.{renamed}"):
+        adapter._check(made(kind))
+
+
+def test_what_generates_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = importlib.import_module("trl.trainer.grpo_trainer").GRPOTrainer
+    with pytest.raises(RollcallError, match="has use_vllm=True, and so a vLLM of its own"):
+        adapter._check(made(kind, use_vllm=True))
+    with pytest.raises(RollcallError, match=r"has no object\.use_vllm; it is no trainer that"):
+        adapter._check(object())
+    monkeypatch.setattr(adapter, "version", lambda _: "1.17.2")
+    with pytest.raises(RollcallError, match=r"trl 1\.17\.2 is installed; the trainers of 1\.16"):
+        adapter._check(made(kind))
+
+
+class _NoTrainer:
+    """In the place of `Trainer`: nothing is asked of it."""
+
+
+CLIENT: dict[str, Any] = {
+    "n": 2,
+    "max_tokens": 8,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": 0,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "logprobs": 0,
+    "structured_outputs_regex": None,
+    "generation_kwargs": {},
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"min_p": 0.1}, r"min_p is 0\.1, which rollouts do not have"),
+        ({"repetition_penalty": 1.1}, r"repetition_penalty is 1\.1"),
+        ({"structured_outputs_regex": "a+"}, "vllm_structured_outputs_regex is 'a"),
+        ({"logprobs": 5}, "logprobs is 5"),
+        ({"generation_kwargs": {"best_of": 3}}, "generation_kwargs has 'best_of'.*known are"),
+    ],
+)
+def test_settings_that_rollouts_lack_are_named(changes: dict[str, Any], message: str) -> None:
+    client = adapter._Client(_NoTrainer(), types.SimpleNamespace())  # type: ignore[arg-type]
+    with pytest.raises(RollcallError, match=message):
+        client.generate([[1]], **CLIENT | changes)
+    with pytest.raises(RollcallError, match="the prompts have images"):
+        client.image_features([object()])
+
+
+def test_the_library_alone_imports_neither_torch_nor_trl() -> None:
+    code = "import sys, rollcall; print(sorted({'torch', 'trl', 'ray'} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
