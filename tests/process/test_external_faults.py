@@ -14,6 +14,8 @@ import pytest
 import torch
 
 from rollcall import Outcome, RollcallError
+from rollcall_protocol.wire.external_trainer import Published, PublishWeights, WithdrawWeights
+from rollcall_protocol.wire.library_link import Done
 from tests.process import slow_weights
 from tests.process.external_job import ExternalJob, external_job
 from tests.process.harness import FAST
@@ -158,3 +160,25 @@ async def test_a_trainer_that_is_killed_goes_on_at_a_lower_step(
         assert job.worst_logprob(groups, job.weights(5)) < 1e-4
         after, _ = await publish(job, 6)
         await check_held(job, 6, after)
+
+
+async def test_a_publication_that_the_program_leaves_ends_before_the_next(tmp_path: Path) -> None:
+    slow = {slow_weights.STAGE: str(SLOW), slow_weights.COMMIT: str(SLOW)}
+    config = external_job_config(membership=MEMBERSHIP)
+    async with external_job(
+        tmp_path, config=config, imports=slow_weights.__name__, variables=slow
+    ) as job:
+        first, _ = await publish(job, 0)
+        trainer = job.rollcall
+        await job.call(trainer._process.ask, WithdrawWeights, Done)
+        specs, nbytes = trainer._weights.write(job.weights(1))
+        with pytest.raises(TimeoutError):
+            await job.call(
+                trainer._process.ask,
+                lambda number: PublishWeights(number, 1, specs, nbytes),
+                Published,
+                timeout=SLOW / 2,
+            )
+        outcome, _ = await publish(job, 2)
+        assert outcome.version == first.version + 2
+        await check_held(job, 2, outcome)

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from rollcall_protocol.wire.external_trainer import (
     CoordinatorReady,
@@ -84,6 +85,7 @@ class TrainerService:
         self._seated_before: set[str] = set()  # pods in session when it began
         self._changing: asyncio.TimerHandle | None = None
         self._seated = asyncio.Event()
+        self._publishing: asyncio.Task[Published] | None = None
         self._version: Version | None = None  # the newest that was published
         self._step = 0
         self._reward: float | None = None
@@ -104,7 +106,7 @@ class TrainerService:
         try:
             await first_of(self._read(), broken)
         finally:
-            await _cancel(self._tasks.values())
+            await _cancel([*self._tasks.values(), *filter(None, [self._publishing])])
 
     def members_changed(self) -> None:
         """The coordinator's members, sessions or versions have changed."""
@@ -142,13 +144,16 @@ class TrainerService:
         send = self._connection.send
         match message:
             case WithdrawWeights():
+                if self._publishing is not None:  # nobody waits for it any more; it ends first
+                    await asyncio.wait({self._publishing})
                 if self._version is not None:  # else the session may wait for these weights
                     await self._wait_for_rollouts()
                 self._coordinator.withdraw()
                 await self._file.unused()
                 send(Done(message.request))
             case PublishWeights():
-                send(await self._publish(message))
+                self._publishing = asyncio.create_task(self._publish(message))
+                send(await asyncio.shield(self._publishing))
             case GenerateResponses():
                 await self._generate(message)
                 send(Done(message.request))
@@ -289,7 +294,7 @@ class TrainerService:
         self._connection.send(change)
 
 
-async def _cancel(tasks: Iterable["asyncio.Task[None]"]) -> None:
+async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
     ending = list(tasks)
     for task in ending:
         task.cancel()
