@@ -145,13 +145,14 @@ class LocalJob:
         await self.push_roster(EpochCause.JOB_STARTED)
 
     async def start_front(self, *keys: str) -> Pod:
-        """A pod of the front, for whom shows one of `keys`; `config.front` must be true."""
+        """A pod of the front, for whom shows one of `keys`, if any; `config.front` must be true."""
         self.front = pod = self._pod("reverse-front-0", "front")
         folder = self.folder / "keys"
         folder.mkdir()
         (folder / pod_contract.API_KEYS_FILE).write_text("\n".join(keys))
         pod.variables[pod_contract.API_KEYS_DIR] = str(folder)
-        pod.variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(FrontConfig()))
+        settings = FrontConfig(without_keys=not keys)
+        pod.variables[pod_contract.FRONT_CONFIG] = json.dumps(encode(settings))
         del pod.variables[pod_contract.STATE_DIR]  # it keeps nothing
         pod.variables.pop(pod_contract.TLS_DIR, None)  # agents do not believe the operator
         await pod.start()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollcall_protocol.job_config import EngineRef
+from rollcall_protocol.pod_contract import FRONT_PORT
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import external_job_config
@@ -106,3 +107,23 @@ async def test_other_settings_of_trl_have_samples_of_their_weights(
         # RLOO has no importance sampling, which would show other weights.
         if settings.get("kind") != "RLOO":
             assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) < 0.05
+
+
+@pytest.mark.slow
+async def test_async_grpo_samples_at_the_front(tmp_path: Path) -> None:
+    model = str(write_tiny_model(tmp_path / "model", tied=False, spread=0.02))
+    config = external_job_config(membership=FAST, model=model, front=True)
+    engine = EngineRef("transformers", {"maxTokens": 8})
+    async with LocalJob(tmp_path, config, rollout_engine=engine) as job:
+        program = PROGRAM.with_name("async_grpo_program.py")
+        address = (await job.start_front()).address
+        words = [model, str(tmp_path / "out"), f"http://{address}:{FRONT_PORT}"]
+        job.trainer.command = [sys.executable, str(program), *words]
+        await job.start(rollouts=2)
+        await job.reach(3, seconds=STEP_SECONDS)
+        job.rollouts[0].send(signal.SIGKILL)
+        seen = await job.finished(seconds=STEP_SECONDS)
+        assert seen.snapshot.finished is not None
+        assert seen.snapshot.finished.step >= 24
+        rewards = logged(job.trainer.log(), "reward")
+        assert rewards[-1] > rewards[0] + 0.3, "the rollouts' samples have become better"

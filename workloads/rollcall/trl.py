@@ -78,6 +78,46 @@ def attach(trainer: Any) -> Trainer | None:
     return own
 
 
+class WeightTransfer:
+    """For `weight_transfer=` of TRL's AsyncGRPOTrainer, on its main process: publishes weights.
+
+    The job needs a front (`spec.front` with `withoutApiKeys`), whose address is the trainer's
+    `vllm_server_base_url`: its workers sample there. When the program ends after training has,
+    without an error, the job has succeeded.
+    """
+
+    def __init__(self) -> None:
+        """Start the coordinator, as `Trainer` does."""
+        self.trainer = Trainer()
+        self._sent = 0
+
+    def init_weight_transfer(self) -> None:
+        """Rollouts join by themselves."""
+
+    def pause(self) -> None:
+        """Rollouts pause by themselves, while they apply what has arrived."""
+
+    def send_weights(self, iterator: Iterator[tuple[str, torch.Tensor]]) -> None:
+        """Publish; the step is the number of versions before."""
+        _publish(self.trainer, iterator, self._sent)
+        self._sent += 1
+
+    def resume(self) -> None:
+        """Rollouts have gone on."""
+
+    def destroy(self) -> None:
+        """Training has ended; what follows in the program is part of the job."""
+        atexit.register(_end, self.trainer, max(0, self._sent - 1))
+
+
+def _publish(own: Trainer, params: Iterator[tuple[str, torch.Tensor]], step: int) -> None:
+    try:
+        own.publish(params, step)
+    finally:
+        for _ in params:
+            pass  # gathering is collective, and at the end TRL takes adapters out again
+
+
 class _Client:
     """In the place of TRL's VLLMClient, with the methods that VLLMGeneration calls of it."""
 
@@ -89,11 +129,7 @@ class _Client:
     ) -> None:
         """Publish. `metadata` (names, dtypes, shapes) are in the tensors as well."""
         del metadata
-        try:
-            self._own.publish(params, self._trainer.state.global_step)
-        finally:
-            for _ in params:
-                pass  # gathering is collective, and at the end TRL takes adapters out again
+        _publish(self._own, params, self._trainer.state.global_step)
 
     def reset_prefix_cache(self) -> None:
         """Rollouts forget what they computed with former weights by themselves."""

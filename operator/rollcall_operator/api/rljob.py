@@ -278,7 +278,6 @@ _OF_BUILT_IN_TRAINERS = (
     "supervised",
     "rewardModel",
     "evaluation",
-    "front",
     "trainer.checkpoint",
     "trainer.exportPath",
     "trainer.processesPerPod",

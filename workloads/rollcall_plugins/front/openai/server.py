@@ -154,8 +154,12 @@ class FrontServer:
         return f"there was no whole answer within {self._settings.request_seconds:g} s"
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
-        """As vLLM's, also without a key: 200 if a rollout serves, 503 if none does."""
-        return web.Response(status=200 if self._generation.routes.rollouts else 503)
+        """As vLLM's, also without a key: 200 if a rollout serves, 503 if none does.
+
+        A trainer of the user's own may wait for 200 before it publishes what they are to serve.
+        """
+        well = self._job.external or self._generation.routes.rollouts
+        return web.Response(status=200 if well else 503)
 
     async def _models(self, _: web.Request) -> web.StreamResponse:
         own = {
