@@ -42,7 +42,7 @@ compile worker-vllm.txt --extra runtime --extra torch --extra models --extra dat
 # Everything for NVIDIA GPUs, of CUDA 13 alone, as PyPI's torch is. vLLM decides most versions.
 # shellcheck disable=SC2086
 compile worker-cuda.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
-    --extra vllm --extra trl $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
+    --extra vllm $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
     --extra megatron --extra torchtitan --excludes requirements/excludes-worker-cuda.txt \
     -c requirements/constraints-worker-cuda.txt
 # The Ascend image begins with vLLM's: only what that lacks, so that nothing of it moves.
