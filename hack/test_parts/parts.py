@@ -14,7 +14,9 @@ _THREE = "-n 3 --dist loadgroup --durations-cpu 20"
 _QUICK = f"{_SIDE_BY_SIDE} -m 'not slow and not alone and not gpu and not monitoring'"
 _SLOW = f"{_SIDE_BY_SIDE} -m 'slow and not alone and not gpu and not monitoring'"
 _ENGINES = "tests/process/engines"
-_PLUGINS = "tests/plugins --ignore tests/plugins/inference/vllm/inside"  # in vLLM's environment
+# These two have environments of their own.
+_OTHERS = "--ignore tests/plugins/inference/vllm/inside --ignore tests/plugins/trainers_of_ones_own"
+_PLUGINS = f"tests/plugins {_OTHERS}"
 _UNIT = f"tests/unit tests/process --ignore {_ENGINES} {_PLUGINS}"
 _TRAINERS = "--engine fsdp --engine megatron --engine torchtitan"
 _USUAL_IMAGES = "not every_engine and not vllm and not vllm_soak"
@@ -192,6 +194,12 @@ PARTS = (
         name="vllm",
         proves="what runs inside vLLM, in real servers on a CPU",
         commands=("make test-vllm",),
+    ),
+    # In an environment of its own, too.
+    Part(
+        name="verl",
+        proves="verl's managers bring weights to rollouts that come, go and die",
+        commands=("make test-verl",),
     ),
     Part(
         name="sbom",

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 NAME = "rollcall"
 """The backend, as verl's configuration calls it."""
 
-FIRST_VERSION, END_VERSION = (0, 9), (0, 10)
+FIRST_VERSION, END_VERSION = (0, 9, 1), (0, 10)
 """The versions of verl whose interface is known: from the first, below the end."""
 
 LOOK_SECONDS = 1.0  # between two looks whether an update that is waited for was given up
@@ -48,11 +49,11 @@ def _check_version() -> None:
         found = version("verl")
     except PackageNotFoundError as error:
         raise RollcallError("rollcall.verl: verl is not installed; install verl 0.9.1") from error
-    numbers = tuple(int(part) for part in found.split(".")[:2])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
     if not FIRST_VERSION <= numbers < END_VERSION:
         raise RollcallError(
-            f"rollcall.verl: verl {found} is installed, and versions from 0.9 up to, and without, "
-            "0.10 are known; install one of these"
+            f"rollcall.verl: verl {found} is installed, and versions from 0.9.1 up to, and "
+            "without, 0.10 are known; install one of these"
         )
 
 
@@ -87,7 +88,7 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     def __init__(
         self,
         bucket_size: int = 0,
-        is_master: bool = False,  # noqa: FBT001, FBT002 - verl's name
+        is_master: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         del bucket_size
@@ -101,7 +102,7 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._update = 0  # counts updates that began or ended: who waits for a former one stops
 
     def prepare(self) -> dict[str, Any]:
-        """This worker's pod, and the version that it has. The actor's rank 0 opens the trainer."""
+        """The worker's pod, and the version that it has. The actor's rank 0 opens the trainer."""
         self._update += 1
         pod = self._variables.get(pod_contract.POD_UID, "")
         if not pod:
@@ -150,7 +151,6 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self._update += 1
         self._part = ""
 
-    @torch.no_grad()
     async def send_weights(
         self, weights: Iterator[tuple[str, torch.Tensor]], global_steps: int | None = None
     ) -> dict[str, float]:
@@ -159,13 +159,13 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         In this thread: verl has set its device, and walks the tensors in it on all ranks. The actor
         does nothing else meanwhile, so that `prepare` of a next update knows this one's version.
         """
-        try:
-            return {} if self._part == GATHER else self._publish(weights, global_steps)
-        finally:
-            for _ in weights:
-                pass  # gathering is collective
+        with torch.no_grad():
+            try:
+                return {} if self._part == GATHER else self._publish(weights, global_steps)
+            finally:
+                for _ in weights:
+                    pass  # gathering is collective
 
-    @torch.no_grad()
     async def receive_weights(
         self, global_steps: int | None = None
     ) -> AsyncIterator[tuple[str, torch.Tensor]]:
@@ -346,17 +346,17 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         self, groups: dict[Any, Any], at_least: int, step: int | None
     ) -> dict[str, float]:
         living = {replica: groups[replica] for replica in self.replicas if replica in groups}
-        taking = asyncio.create_task(self._take(living, step))
+        taking = _take_all(living, step)
         try:
             sent = self.actor_wg.update_weights(global_steps=step, mode=self.backend)
             figures = (await asyncio.gather(*sent))[0]
         except BaseException:
-            for refs in _ask_all(living, "finalize").values():  # who waits for the weights stops
-                await asyncio.gather(*refs, return_exceptions=True)
+            await _give_up(living, taking)
             raise
         finally:
-            await taking
-            await asyncio.gather(*_ask(self.actor_wg, "finalize"))
+            await asyncio.gather(*_ask(self.actor_wg, "finalize"), return_exceptions=True)
+        await self._answers(living, taking)
+        await self._answers(living, _ask_all(living, "finalize"))
         self._last = max(at_least, int(figures["rollcall/version"])), step
         return dict(figures)
 
@@ -364,16 +364,12 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
     async def _admit(self, groups: dict[Any, Any], version_there: int, step: int | None) -> None:
         await self._answers(groups, _ask_all(groups, "prepare"))
         await self._join(groups, version_there)
-        await self._take(groups, step)
+        await self._answers(groups, _take_all(groups, step))
+        await self._answers(groups, _ask_all(groups, "finalize"))
 
     async def _join(self, groups: dict[Any, Any], at_least: int) -> None:
         asked = _ask_all(groups, "init_process_group", RECEIVE, at_least)
         await self._answers(groups, asked)
-
-    async def _take(self, groups: dict[Any, Any], step: int | None) -> None:
-        taking = {replica: g.update_weights(global_steps=step) for replica, g in groups.items()}
-        await self._answers(groups, taking)
-        await self._answers(groups, _ask_all(groups, "finalize"))
 
     async def _answers(
         self, groups: dict[Any, Any], asked: Mapping[Any, Sequence[Awaitable[Any]]]
@@ -401,9 +397,10 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
     def _leave_out(self, replica: Any, error: Exception) -> None:
         if replica in self.replicas:
-            why = next(iter(str(error).strip().splitlines()[-1:]), "")
-            self.left_out[replica.replica_rank] = f"{type(error).__name__}: {why}"
-            log.warning("replica %d is left out: %s", replica.replica_rank, error)
+            last = next(iter(str(error).strip().splitlines()[-1:]), "")
+            why = self.left_out[replica.replica_rank] = f"{type(error).__name__}: {last}"
+            log.warning("replica %d is left out: %s", replica.replica_rank, why)
+            _ask(_group(replica), "close")  # what lives of it leaves the job
             self.remove_replicas([replica])
 
 
@@ -421,3 +418,16 @@ def _ask(group: Any, method: str, *arguments: Any) -> list[Any]:
 
 def _ask_all(groups: Mapping[Any, Any], method: str, *arguments: Any) -> dict[Any, list[Any]]:
     return {replica: _ask(group, method, *arguments) for replica, group in groups.items()}
+
+
+def _take_all(groups: Mapping[Any, Any], step: int | None) -> dict[Any, list[Any]]:
+    return {replica: group.update_weights(global_steps=step) for replica, group in groups.items()}
+
+
+async def _give_up(
+    groups: Mapping[Any, Any], taking: Mapping[Any, Sequence[Awaitable[Any]]]
+) -> None:
+    """Have them wait no more for weights, and return when they do not."""
+    for asked in (_ask_all(groups, "finalize"), taking):
+        for refs in asked.values():
+            await asyncio.gather(*refs, return_exceptions=True)

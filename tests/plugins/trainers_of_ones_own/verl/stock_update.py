@@ -28,7 +28,9 @@ class Rank:
         """What it returns, in the rank's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
 
-    async def send(self, tensors: Iterator[tuple[str, torch.Tensor]], step: int) -> dict[str, float]:
+    async def send(
+        self, tensors: Iterator[tuple[str, torch.Tensor]], step: int
+    ) -> dict[str, float]:
         """What the engine answers to `send_weights`."""
         send = self.engine.send_weights
         return await self.call(lambda: asyncio.run(send(tensors, global_steps=step)))
@@ -43,15 +45,15 @@ async def update(
 ) -> tuple[dict[str, float], list[Weights]]:
     """Rank 0's figures, and what each rollout received; `tensors` are those of each rank."""
     await begin(actor, rollouts)
-    sending = [rank.send(found, step) for rank, found in zip(actor, tensors, strict=True)]
+    sending = [rank.send(walked, step) for rank, walked in zip(actor, tensors, strict=True)]
     receiving = [received(engine, step) for engine in rollouts]
     # As ray.get does, this raises the first error, and waits for nothing else then.
-    figures, *rest = await asyncio.gather(*sending, *receiving)
+    sent, found = await asyncio.gather(asyncio.gather(*sending), asyncio.gather(*receiving))
     for rank in actor:
         await rank.call(rank.engine.finalize)
     for engine in rollouts:
         engine.finalize()
-    return figures, rest[len(actor) - 1 :]
+    return sent[0], found
 
 
 async def begin(actor: Sequence[Rank], rollouts: Sequence[RollcallCheckpointEngine]) -> None:

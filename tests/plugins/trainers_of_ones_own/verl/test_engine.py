@@ -169,10 +169,10 @@ async def test_a_member_whose_process_died_joins_again(tmp_path: Path) -> None:
 async def test_what_is_not_supported_is_said(tmp_path: Path) -> None:
     async with verl_job(tmp_path, rollouts=1) as job:
         twins = [job.rollouts[0]] * 2
-        with pytest.raises(RollcallError, match="2 rollout workers run in pod .*parallel sizes"):
+        with pytest.raises(RollcallError, match=r"2 rollout workers run in pod .*parallel sizes"):
             await begin((job.actor,), twins)
         elsewhere = RollcallCheckpointEngine(environment=job.job.place().variables)
-        with pytest.raises(RollcallError, match="actor run in the pods .*one pod is supported"):
+        with pytest.raises(RollcallError, match=r"actor run in the pods .*one pod is supported"):
             await begin((job.actor, Rank(elsewhere)), job.rollouts)
         misplaced = RollcallCheckpointEngine(is_master=True, environment=elsewhere._variables)
         with pytest.raises(RollcallError, match="rank 0 of verl's actor runs in a rollout pod"):
