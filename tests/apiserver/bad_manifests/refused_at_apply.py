@@ -147,7 +147,6 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
             "supervised": {},
             "rewardModel": {"path": "org/judge"},
             "evaluation": EVALUATION,
-            "front": FRONT["spec.front"],
             "trainer.checkpoint": {"volume": {"emptyDir": {}}},
             "trainer.exportPath": "/models/mine",
             "trainer.processesPerPod": 2,

@@ -16,9 +16,11 @@ NAMES = [
     "extra-pool",
     "own-answers",
     "own-task",
+    "plain-loop",
     "reverse",
     "reverse-no-sync",
     "reverse-vllm",
+    "trl",
 ]
 
 
