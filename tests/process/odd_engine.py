@@ -11,8 +11,8 @@ import sys
 import time
 from typing import Any
 
+from rollcall_runtime.sync import open_engine as senders
 from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
-from rollcall_runtime.train import app
 from rollcall_runtime.worker import metrics_server
 
 VARIABLE = "ODD_ENGINE"
@@ -32,6 +32,6 @@ def _open_engine(*arguments: Any, **options: Any) -> OpenEngine:
 
 
 if VARIABLE in os.environ:
-    setattr(app, "open_engine", _open_engine)  # noqa: B010 - not an exported name
+    senders.open_engine = _open_engine
     if os.environ[VARIABLE] == "slow":
         metrics_server.STUCK_SECONDS = STUCK_SECONDS

@@ -5,8 +5,8 @@ import errno
 import logging
 import math
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,9 @@ from rollcall_protocol.wire.external_trainer import (
     CoordinatorReady,
     LibraryMessage,
 )
-from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.json_codec import MAX_INT
 from rollcall_protocol.wire.library_link import CancelRequest, Failed
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.server import CoordinatorServer
@@ -31,8 +31,7 @@ from rollcall_runtime.external.without_prompts import WithoutPrompts
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
+from rollcall_runtime.sync.open_engine import close_engines, open_senders
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
@@ -43,8 +42,6 @@ from rollcall_runtime.worker.parent_process import parent_ended
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
-
-GROUP = "default"
 
 
 def run(
@@ -66,16 +63,19 @@ async def _serve(
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
     job, address = environment.job, environment.pod.address
     connection = await LibraryConnection.open(link, LIBRARY_MESSAGES)
+    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=DEFAULT_GROUP)
     if environment.rank > 0:
-        await _serve_probes(environment, connection)
+        await _serve_probes(environment, connection, metrics)
         return
     member = new_member(environment.pod)
-    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
     counted = PrometheusCoordinatorMetrics(metrics, log_fields)
     history = history_path(environment)
     probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "", files={ROUTE: history})
     async with AsyncExitStack() as closing:
-        engines = await closing.enter_async_context(_engines(environment, member))
+        engines = await open_senders(
+            job.weight_sync, member=member, address=address, device=choose_device(job)
+        )
+        closing.push_async_callback(close_engines, engines)
         coordinator = Coordinator(
             config=job.coordinator,
             member=member,
@@ -128,11 +128,11 @@ async def _listen(server: CoordinatorServer) -> None:
 
 
 async def _serve_probes(
-    environment: TrainerEnvironment, connection: LibraryConnection[LibraryMessage]
+    environment: TrainerEnvironment,
+    connection: LibraryConnection[LibraryMessage],
+    metrics: TrainerMetrics,
 ) -> None:
     """In the trainer's other pods: the kubelet asks them, too."""
-    job = environment.job
-    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
     probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
     await probes.start(environment.pod.address)
     try:
@@ -175,31 +175,6 @@ def _recorder(
 async def _fenced(coordinator: Coordinator) -> None:
     await coordinator.fenced.wait()
     raise FencedError("another coordinator has taken over this job")
-
-
-@asynccontextmanager
-async def _engines(
-    environment: TrainerEnvironment, member: MemberId
-) -> AsyncIterator[Sequence[OpenEngine]]:
-    """An engine for each sync group, opened in a thread: some take long."""
-    opened: list[OpenEngine] = []
-    address, sync = environment.pod.address, environment.job.weight_sync
-    try:
-        for group in sync.all_groups():
-            engine = await asyncio.to_thread(
-                open_engine,
-                group,
-                member=member,
-                address=address,
-                role=Role.SENDER,
-                profile=sync.profile_path,
-                device=choose_device(environment.job),
-            )
-            opened.append(engine)
-        yield opened
-    finally:
-        for each in opened:
-            await asyncio.to_thread(each.engine.close)
 
 
 async def _open_generation(environment: TrainerEnvironment, closing: AsyncExitStack) -> Generation:

@@ -1,9 +1,11 @@
 """Opens the engine of a sync group with the settings of the job."""
 
+import asyncio
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.job_config import GroupConfig, WeightSyncConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
@@ -74,3 +76,36 @@ def open_engine(
         return OpenEngine(group.name, engine, encode_descriptor(descriptor), own)
     descriptor = json.dumps(json.loads(descriptor) | {"shard": shard.key}).encode()
     return OpenEngine(group.name, engine, encode_descriptor(descriptor), own, shard)
+
+
+async def open_senders(
+    sync: WeightSyncConfig, *, member: MemberId, address: str, device: str
+) -> list[OpenEngine]:
+    """An engine for each sync group of a trainer's process, opened in a thread. SpecError.
+
+    Some start processes and import libraries, up to a minute on a busy node. Meanwhile the event
+    loop has to answer the liveness probe: if that fails, the kubelet stops the trainer.
+    """
+    opened: list[OpenEngine] = []
+    try:
+        for group in sync.all_groups():
+            engine = await asyncio.to_thread(
+                open_engine,
+                group,
+                member=member,
+                address=address,
+                role=Role.SENDER,
+                profile=sync.profile_path,
+                device=device,
+            )
+            opened.append(engine)
+    except BaseException:
+        await close_engines(opened)
+        raise
+    return opened
+
+
+async def close_engines(engines: Sequence[OpenEngine]) -> None:
+    """Close each in a thread."""
+    for opened in engines:
+        await asyncio.to_thread(opened.engine.close)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,8 +23,7 @@ from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.sync.engine import Role
-from rollcall_runtime.sync.open_engine import OpenEngine, open_engine
+from rollcall_runtime.sync.open_engine import OpenEngine, close_engines, open_senders
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
@@ -166,7 +165,7 @@ class _Leader:
                 task.cancel()
             await coordinator.stop()
             await server.stop()
-            await _close(engines)
+            await close_engines(engines)
 
     async def _train(
         self,
@@ -288,7 +287,7 @@ class _Follower:
         try:
             await first_of(sender.run(), self._train(state, offer, withdraw))
         finally:
-            await _close(engines)
+            await close_engines(engines)
 
     async def _train(
         self,
@@ -325,29 +324,13 @@ async def _reward_check(
 
 
 async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
-    """Open an engine for each sync group, in a thread.
-
-    Some start processes and import libraries, up to a minute on a busy node. Meanwhile the event
-    loop has to answer the liveness probe: if that fails, the kubelet stops the trainer.
-    """
-    address, sync = environment.pod.address, environment.job.weight_sync
-    return [
-        await asyncio.to_thread(
-            open_engine,
-            group,
-            member=member,
-            address=address,
-            role=Role.SENDER,
-            profile=sync.profile_path,
-            device=choose_device(environment.job),
-        )
-        for group in sync.all_groups()
-    ]
-
-
-async def _close(engines: Sequence[OpenEngine]) -> None:
-    for opened in engines:
-        await asyncio.to_thread(opened.engine.close)
+    job = environment.job
+    return await open_senders(
+        job.weight_sync,
+        member=member,
+        address=environment.pod.address,
+        device=choose_device(job),
+    )
 
 
 def _recovers_from_rollouts(job: JobConfig) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from rollcall_protocol.sample_query import ROUTE as SAMPLES
 from rollcall_protocol.sample_query import SampleQuery
 from rollcall_protocol.step_history import ROUTE
+from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.worker.history_file import history_path, samples_path
 from rollcall_runtime.worker.metrics_server import MetricsServer
 from rollcall_runtime.worker.telemetry import TrainerMetrics
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from rollcall_runtime.worker.environment import TrainerEnvironment
 
 log = logging.getLogger(__name__)
-
-GROUP = "default"
 
 T = TypeVar("T")
 State_co = TypeVar("State_co", covariant=True)
@@ -70,7 +69,7 @@ async def serve_rank(
     """
     job = environment.job
     thread = ThreadPoolExecutor(1, thread_name_prefix="train")
-    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=GROUP)
+    metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=DEFAULT_GROUP)
     process = RankProcess(environment, thread, metrics, asyncio.Event())
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, process.stop.set)
