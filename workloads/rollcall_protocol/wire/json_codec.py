@@ -40,6 +40,11 @@ def to_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), default=fields_of)
 
 
+def to_typed_json(message: Any) -> str:
+    """A dataclass as JSON on one line, with the name of its class in `type`."""
+    return to_json({"type": type(message).__name__, **fields_of(message)})
+
+
 def encode(value: Any) -> Any:
     """A dataclass (nested, with tuples, dicts, enums) as plain JSON values."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -76,6 +81,21 @@ def parse(text: str | bytes) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise CodecError(f"not JSON: {error}") from error
+
+
+def from_typed_json(
+    text: str | bytes, allowed: tuple[type[T], ...]
+) -> tuple[type[T], dict[str, Any]]:
+    """The class that `type` names, one of those allowed, and the other fields, not yet decoded.
+
+    CodecError for another name, and as `parse`.
+    """
+    body = parse(text)
+    name = body.pop("type", None) if isinstance(body, dict) else None
+    cls = next((each for each in allowed if each.__name__ == name), None)
+    if cls is None:
+        raise CodecError(f"type: {name!r} is not one of {[each.__name__ for each in allowed]}")
+    return cls, body
 
 
 def decode(cls: type[T], data: Any, *, path: str = "") -> T:

@@ -7,7 +7,7 @@ repeats. The weights themselves lie in memory that both map.
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from rollcall_protocol.wire.json_codec import CodecError, decode, fields_of, parse, to_json
+from rollcall_protocol.wire.json_codec import decode, from_typed_json, to_typed_json
 
 LONGEST_LINE = 1 << 28
 """Bytes: a manifest of a million tensors, or a prompt of a million tokens, fits well."""
@@ -39,14 +39,9 @@ class Failed:
 
 def to_line(message: Any) -> bytes:
     """One JSON object on one line, with the name of the message's dataclass in `type`."""
-    return f"{to_json({'type': type(message).__name__, **fields_of(message)})}\n".encode()
+    return f"{to_typed_json(message)}\n".encode()
 
 
 def from_line(line: bytes, expected: tuple[type[M], ...]) -> M:
     """The message, one of the `expected` classes. CodecError names the field that is wrong."""
-    body = parse(line)
-    name = body.pop("type", None) if isinstance(body, dict) else None
-    found = next((cls for cls in expected if cls.__name__ == name), None)
-    if found is None:
-        raise CodecError(f"type: {name!r} is not one of {[cls.__name__ for cls in expected]}")
-    return decode(found, body)
+    return decode(*from_typed_json(line, expected))

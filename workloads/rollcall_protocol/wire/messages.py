@@ -13,12 +13,10 @@ from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import (
-    CodecError,
     decode,
     decode_changes,
-    fields_of,
-    parse,
-    to_json,
+    from_typed_json,
+    to_typed_json,
 )
 from rollcall_protocol.wire.partial_responses import PartialReport, PartialResponses
 from rollcall_protocol.wire.reward_errors import RewardError
@@ -361,21 +359,19 @@ WireMessage = (
 MACHINE_MESSAGES: tuple[type[MachineMessage], ...] = typing.get_args(MachineMessage)
 MEMBER_MESSAGES: tuple[type[MemberMessage], ...] = typing.get_args(MemberMessage)
 COORDINATOR_MESSAGES: tuple[type[CoordinatorMessage], ...] = typing.get_args(CoordinatorMessage)
-_BY_NAME: dict[str, type[Any]] = {cls.__name__: cls for cls in typing.get_args(WireMessage)}
 
 M = TypeVar("M")
 
 
 def dumps(message: WireMessage) -> str:
     """One JSON object on one line, with the message's name in `type`."""
-    return to_json({"type": type(message).__name__, **fields_of(message)})
+    return to_typed_json(message)
 
 
 def loads(text: str | bytes, expected: type[M] | tuple[type[M], ...]) -> M:
     """Read a message of one of the `expected` classes. CodecError names the field that is wrong."""
-    cls, body = _typed(text, expected if isinstance(expected, tuple) else (expected,))
-    message: M = decode(cls, body)
-    return message
+    cls, body = from_typed_json(text, expected if isinstance(expected, tuple) else (expected,))
+    return decode(cls, body)
 
 
 class RepeatedMessages(Generic[M]):
@@ -387,7 +383,7 @@ class RepeatedMessages(Generic[M]):
 
     def loads(self, text: str | bytes) -> M:
         """As the function `loads`; what is the same as before is not decoded again."""
-        _, body = _typed(text, (self._cls,))
+        _, body = from_typed_json(text, (self._cls,))
         if self._before is None:
             message = decode(self._cls, body)
         else:
@@ -395,12 +391,3 @@ class RepeatedMessages(Generic[M]):
             message = decode_changes(self._cls, body, before=before, value=value)
         self._before = body, message
         return message
-
-
-def _typed(text: str | bytes, allowed: tuple[type[Any], ...]) -> tuple[type[Any], dict[str, Any]]:
-    body = parse(text)
-    name = body.pop("type", None) if isinstance(body, dict) else None
-    cls = _BY_NAME.get(name) if isinstance(name, str) else None
-    if cls is None or cls not in allowed:
-        raise CodecError(f"type: {name!r} is not one of {[kind.__name__ for kind in allowed]}")
-    return cls, body
