@@ -22,8 +22,7 @@ class StateStream:
 
     def __init__(self, snapshot: Callable[[], JobSnapshot | ServingRollouts]) -> None:
         self._snapshot = snapshot
-        self._changed: set[asyncio.Event] = set()
-        self._last: dict[asyncio.Event, str] = {}  # what each client was sent last
+        self._last: dict[asyncio.Event, str] = {}  # by each client's event: what it was sent last
         self._written = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -33,7 +32,7 @@ class StateStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for event in self._changed:
+        for event in self._last:
             event.set()
 
     def progressed(self) -> None:
@@ -43,7 +42,7 @@ class StateStream:
             self._timer = loop.call_later(PROGRESS_SECONDS, self._flush)
 
     async def delivered(self, seconds: float) -> bool:
-        """Wait until a client has been sent the state as it is now; whether one has in time."""
+        """Wait until the stream has sent a client the present state; whether it has in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while dumps(self._snapshot()) not in self._last.values():
@@ -67,7 +66,6 @@ class StateStream:
         await response.prepare(request)
         event = asyncio.Event()
         event.set()
-        self._changed.add(event)
         self._last[event] = ""
         try:
             while True:
@@ -89,6 +87,5 @@ class StateStream:
         except ConnectionResetError:
             log.info("the stream of %s ended", request.remote)
         finally:
-            self._changed.discard(event)
             del self._last[event]
         return response
