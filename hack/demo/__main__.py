@@ -5,24 +5,22 @@ from pathlib import Path
 
 from hack.cluster.progress import say
 from hack.demo.elastic_job import JOB, follow
-from hack.demo.on_this_machine import on_this_machine
+from hack.demo.on_this_machine import exit_code, on_this_machine
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "results" / "reverse.html"
 LOG = ROOT / "results" / "demo.log"
 
 
+def here() -> None:
+    """Run the job and follow it; raises as `follow`."""
+    with on_this_machine([JOB], name="demo", log=LOG) as place:
+        follow(place, report=REPORT, say=say)
+
+
 def main() -> int:
     """Run the demo; the exit code for the shell."""
-    try:
-        with on_this_machine([JOB], name="demo", log=LOG) as place:
-            follow(place, report=REPORT, say=say)
-    except (AssertionError, TimeoutError, OSError) as error:
-        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code(here)
 
 
 if __name__ == "__main__":

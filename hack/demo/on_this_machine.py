@@ -4,7 +4,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -119,3 +119,15 @@ def on_this_machine(what: Sequence[str], *, name: str, log: Path) -> Iterator[On
         if process.poll() is None:
             process.terminate()
             process.wait(_END_SECONDS)
+
+
+def exit_code(demo: Callable[[], None]) -> int:
+    """Run it; the exit code for the shell. What went wrong is printed."""
+    try:
+        demo()
+    except (AssertionError, TimeoutError, OSError) as error:
+        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0

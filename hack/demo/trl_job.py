@@ -17,7 +17,7 @@ from hack.demo.elastic_job import Place
 from hack.demo.job_progress import JobWatcher
 from hack.demo.learning_checks import check_epochs, check_reported_reward
 from hack.demo.on_cluster import OnCluster
-from hack.demo.on_this_machine import on_this_machine
+from hack.demo.on_this_machine import exit_code, on_this_machine
 
 JOB, CONTROL = "trl", "trl-no-sync"
 EXAMPLE = ROOT / "examples" / "trl"
@@ -97,14 +97,7 @@ def main() -> int:
     """Run the demo; the exit code for the shell."""
     if os.environ.get("CLUSTER"):
         return demo(on_kubernetes, job=JOB)
-    try:
-        here()
-    except (AssertionError, TimeoutError, OSError) as error:
-        print("\n".join([str(error), *getattr(error, "__notes__", ())]), file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return exit_code(here)
 
 
 if __name__ == "__main__":
