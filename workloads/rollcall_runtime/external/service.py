@@ -4,9 +4,8 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import Any
 
 from rollcall_protocol.wire.external_trainer import (
     CoordinatorReady,
@@ -36,7 +35,7 @@ from rollcall_runtime.external.weights_file import WeightsFile
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.sync.errors import SyncError
-from rollcall_runtime.worker.asyncio_helpers import first_of
+from rollcall_runtime.worker.asyncio_helpers import cancel_all, first_of
 
 log = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class TrainerService:
         try:
             await first_of(self._read(), broken)
         finally:
-            await _cancel([*self._tasks.values(), *filter(None, [self._publishing])])
+            await cancel_all([*self._tasks.values(), *filter(None, [self._publishing])])
 
     def members_changed(self) -> None:
         """The coordinator's members, sessions or versions have changed."""
@@ -244,7 +243,7 @@ class TrainerService:
         try:
             await asyncio.gather(*tasks)
         finally:
-            await _cancel(tasks)
+            await cancel_all(tasks)
 
     async def _opened_generation(self) -> Generation:
         async with self._opening:
@@ -292,13 +291,6 @@ class TrainerService:
         if change.kind == LEFT_OUT:
             self._left_out[change.pod] = change.cause
         self._connection.send(change)
-
-
-async def _cancel(tasks: Iterable["asyncio.Task[Any]"]) -> None:
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
 
 
 def _seed(seed: int, prompt: int, sample: int) -> int:

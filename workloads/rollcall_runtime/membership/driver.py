@@ -26,6 +26,7 @@ from rollcall_runtime.sync.errors import (
     UnexpectedError,
 )
 from rollcall_runtime.sync.multi_sender import open_session
+from rollcall_runtime.worker.asyncio_helpers import cancel_all
 
 log = logging.getLogger(__name__)
 
@@ -92,9 +93,7 @@ class MemberDriver:
     async def close(self) -> None:
         """Abort the engine session and wait for the tasks to end."""
         self._abort()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
 
     def _perform(self, effects: list[MemberEffect]) -> None:
         for effect in effects:

@@ -38,6 +38,7 @@ from rollcall_runtime.train.step_figures import (
 from rollcall_runtime.train.tracking import Tracking
 from rollcall_runtime.train.trainer_rank import StepResult, TrainerRank
 from rollcall_runtime.train.weight_recovery import RecoveredWeights
+from rollcall_runtime.worker.asyncio_helpers import cancel_all
 from rollcall_runtime.worker.telemetry import TrainerMetrics
 
 log = logging.getLogger(__name__)
@@ -161,8 +162,7 @@ class TrainerLoop:
             await self._evaluation.finish(self._stop)
         finally:
             if self._publishing is not None:
-                self._publishing.cancel()
-                await asyncio.gather(self._publishing, return_exceptions=True)
+                await cancel_all([self._publishing])
             await self._evaluation.close()
         return self._rank.step >= self._config.algorithm.max_steps
 
@@ -255,9 +255,7 @@ class TrainerLoop:
                     await self._in_thread(self._rank.signal, LeaderSignal.IDLE)
             return task.result() if task.done() else None
         finally:
-            for waiting in (task, stopped):
-                waiting.cancel()
-            await asyncio.gather(task, stopped, return_exceptions=True)
+            await cancel_all([task, stopped])
 
     def _record_step(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
         rewards = [sample.reward for item in batch for sample in item.completion.samples]

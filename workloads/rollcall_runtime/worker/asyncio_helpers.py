@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
+from typing import Any
 
 SWITCH_SECONDS = 0.001
 
@@ -21,8 +22,14 @@ async def first_of(*work: Awaitable[object]) -> None:
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancel_all(tasks)
     for task in done:
         task.result()
+
+
+async def cancel_all(tasks: "Iterable[asyncio.Future[Any]]") -> None:
+    """Cancel each, and wait until all have ended; their errors are not raised."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)

@@ -13,6 +13,7 @@ from rollcall_plugins.front.openai.openai_answers import AnswerHead, choice, log
 from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.worker.asyncio_helpers import cancel_all
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
@@ -99,9 +100,7 @@ class Answer:
                         raise given
                     yield given
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_all(tasks)
 
     async def _forward(
         self, one: Choice, queue: asyncio.Queue[tuple[Choice, str, int] | Exception | None]

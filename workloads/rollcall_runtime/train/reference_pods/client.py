@@ -20,6 +20,7 @@ from rollcall_runtime.train.reference_pods.exchange import (
     decode_answer,
     encode_request,
 )
+from rollcall_runtime.worker.asyncio_helpers import cancel_all
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.errors import SpecError
 from rollcall_runtime.worker.identity.own_tokens import bearer
@@ -111,9 +112,7 @@ class ReferenceClient:
         try:
             problems = await asyncio.gather(*work)
         finally:
-            for task in work:
-                task.cancel()
-            await asyncio.gather(*work, return_exceptions=True)
+            await cancel_all(work)
         return next(filter(None, problems), f"{self.host} has no address")
 
     async def _work(self, session: aiohttp.ClientSession, address: str, inquiry: Inquiry) -> str:
