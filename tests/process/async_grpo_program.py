@@ -62,7 +62,7 @@ def main() -> None:
         reward_funcs=reward,
         args=AsyncGRPOConfig(
             output_dir=OUTPUT,
-            max_steps=25,
+            max_steps=40,
             per_device_train_batch_size=8,
             num_generations=4,
             max_completion_length=8,

@@ -124,6 +124,6 @@ async def test_async_grpo_samples_at_the_front(tmp_path: Path) -> None:
         job.rollouts[0].send(signal.SIGKILL)
         seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None
-        assert seen.snapshot.finished.step >= 24
+        assert seen.snapshot.finished.step >= 39
         rewards = logged(job.trainer.log(), "reward")
         assert rewards[-1] > rewards[0] + 0.3, "the rollouts' samples have become better"
