@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
 from rollcall.errors import RollcallError
+from rollcall.known_versions import is_known
 from rollcall.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -231,8 +232,7 @@ def _generation(trainer: Any, client: _Client | None) -> Any:
 
 def _check(trainer: Any) -> None:
     found = version("trl")
-    numbers = tuple(int(part) for part in found.split(".")[:2])
-    if not FIRST_VERSION <= numbers < END_VERSION:
+    if not is_known(found, FIRST_VERSION, END_VERSION):
         raise RollcallError(
             f"attach: trl {found} is installed; the trainers of "
             f"{_shown(FIRST_VERSION)} up to, and without, {_shown(END_VERSION)} are known: install "

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import sys
 from collections import Counter
 from importlib.metadata import PackageNotFoundError, version
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from rollcall.errors import RollcallError
+from rollcall.known_versions import is_known
 from rollcall.rollout import Rollout
 from rollcall.trainer import Trainer
 from rollcall_protocol import pod_contract
@@ -49,8 +49,7 @@ def _check_version() -> None:
         found = version("verl")
     except PackageNotFoundError as error:
         raise RollcallError("rollcall.verl: verl is not installed; install verl 0.9.1") from error
-    numbers = tuple(int(part) for part in re.findall(r"\d+", found)[:3])
-    if not FIRST_VERSION <= numbers < END_VERSION:
+    if not is_known(found, FIRST_VERSION, END_VERSION):
         raise RollcallError(
             f"rollcall.verl: verl {found} is installed, and versions from 0.9.1 up to, and "
             "without, 0.10 are known; install one of these"
@@ -177,10 +176,7 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         del global_steps
         rollout, update = self._rollout, self._update
         if self._part != RECEIVE or rollout is None:
-            raise RollcallError(
-                "receive_weights: the worker takes no part in an update; call prepare, "
-                "build_topology and init_process_group first, as verl's manager does"
-            )
+            raise _takes_no_part("receive_weights")
         try:
             while True:
                 tensors = rollout.receive(self._at_least, timeout=LOOK_SECONDS)
@@ -224,10 +220,7 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         self, weights: Iterable[tuple[str, torch.Tensor]], step: int | None
     ) -> dict[str, float]:
         if self._part != PUBLISH or self._trainer is None:
-            raise RollcallError(
-                "send_weights: the worker takes no part in an update; call prepare, "
-                "build_topology and init_process_group first, as verl's manager does"
-            )
+            raise _takes_no_part("send_weights")
         outcome = self._trainer.publish(weights, step)
         for pod, why in outcome.left_out.items():
             log.warning("version %d was published without %s: %s", outcome.version, pod, why)
@@ -255,6 +248,13 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if self._rollout is not None:
             self._rollout.close()
             self._rollout = None
+
+
+def _takes_no_part(call: str) -> RollcallError:
+    return RollcallError(
+        f"{call}: the worker takes no part in an update; call prepare, "
+        "build_topology and init_process_group first, as verl's manager does"
+    )
 
 
 def _check_pods(actors: Sequence[Mapping[str, Any]], rollouts: Sequence[Mapping[str, Any]]) -> None:
