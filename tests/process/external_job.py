@@ -96,7 +96,7 @@ class ExternalJob:
         self.job.rollouts.remove(pod)
 
     async def happened(self, kind: str, *pods: Pod, seconds: float = 30) -> None:
-        """Wait until the trainer has been told of this for each of `pods`; forget that it was."""
+        """Wait until `events` has named each of `pods` with this kind; forget that it has."""
         awaited = {(kind, pod.name) for pod in pods}
         async with asyncio.timeout(seconds):
             while not awaited <= {(event.kind, event.pod) for event in self.reported}:

@@ -110,7 +110,7 @@ class ChildProcess:
         try:
             self.send(make(number))
             found = answer.result(timeout)
-        except BaseException:  # such as KeyboardInterrupt: nobody waits any more
+        except BaseException:  # such as KeyboardInterrupt: the caller waits no more
             self.send(CancelRequest(number))
             with self._lock:
                 self._waiting.pop(number, None)

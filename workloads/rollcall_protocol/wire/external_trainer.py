@@ -14,7 +14,7 @@ from rollcall_protocol.wire.weight_manifest import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class WithdrawWeights:
-    """The file is about to be written: nobody may read it any more. Answer: Done."""
+    """The trainer is about to write the file: the coordinator reads it no more. Answer: Done."""
 
     request: int
 

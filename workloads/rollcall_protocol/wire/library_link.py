@@ -17,7 +17,7 @@ M = TypeVar("M")
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Nobody waits for the answer of `cancelled` any more. No answer."""
+    """The program waits no more for the answer of request `cancelled`. No answer."""
 
     cancelled: int
 

@@ -143,7 +143,7 @@ class TrainerService:
         send = self._connection.send
         match message:
             case WithdrawWeights():
-                if self._publishing is not None:  # nobody waits for it any more; it ends first
+                if self._publishing is not None:  # its caller waits no more; it ends first
                     await asyncio.wait({self._publishing})
                 if self._version is not None:  # else the session may wait for these weights
                     await self._wait_for_rollouts()

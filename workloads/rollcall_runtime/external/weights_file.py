@@ -14,7 +14,7 @@ _LOOK_SECONDS = 0.01
 
 
 class WeightsFile:
-    """One file, written by the trainer while nobody reads it, and read in between.
+    """One file: the trainer writes it while no engine reads it, and engines read it in between.
 
     So there is one copy of the weights. They have BLAKE3 digests: what a newcomer fetches from
     another rollout cannot be compared with the file while that is being written.

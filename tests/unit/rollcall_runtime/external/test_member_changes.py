@@ -1,4 +1,4 @@
-"""What a trainer is told of its rollouts."""
+"""What the coordinator tells a trainer about its rollouts."""
 
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
 from rollcall_runtime.external.member_changes import Members, member_changes
