@@ -2,6 +2,9 @@
 
 import asyncio
 import ctypes
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import torch
 from rollcall import RollcallError, Trainer
 from rollcall_protocol.wire.roster import EpochCause
 from tests.process.external_job import ExternalJob, external_job
-from tests.process.harness import FAST
+from tests.process.harness import FAST, STEP_SECONDS
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
 PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
@@ -138,6 +141,35 @@ async def test_a_publication_that_fails_leaves_the_weights_before(tmp_path: Path
         with pytest.raises(TimeoutError):
             await job.call(job.rollcall.generate, PROMPTS * 500, 8, max_tokens=5, timeout=0.01)
         assert len(await job.call(job.rollcall.generate, PROMPTS, 1, max_tokens=5)) == 2
+
+
+async def test_many_callers_at_once_need_no_threads(tmp_path: Path) -> None:
+    async with external_job(tmp_path) as job:
+        generate = job.rollcall.generate_async
+        with pytest.raises(RollcallError, match="no weights were published yet; call publish"):
+            await generate(PROMPTS)
+        await job.rollcall.publish_async(job.weights(0), 0)
+        threads = threading.active_count()
+        left = asyncio.create_task(generate(PROMPTS * 500, 8, max_tokens=5))
+        waiting = [asyncio.create_task(generate(PROMPTS, 2, max_tokens=5)) for _ in range(100)]
+        await asyncio.sleep(0.1)
+        assert threading.active_count() == threads
+        left.cancel()
+        async with asyncio.timeout(STEP_SECONDS):
+            groups = [group for found in await asyncio.gather(*waiting) for group in found]
+        assert [len(group.samples) for group in groups] == [2] * 200
+        assert job.worst_logprob(groups, job.weights(0)) < SAME
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        with pytest.raises(TimeoutError):
+            await generate(PROMPTS * 500, 8, max_tokens=5, timeout=0.01)
+        with pytest.raises(RollcallError, match="n is 0; ask for 1 response or more"):
+            await generate(PROMPTS, 0)
+        ended = asyncio.create_task(generate(PROMPTS * 500, 8, max_tokens=5))
+        await asyncio.sleep(0.1)
+        os.kill(job.rollcall.coordinator_pid, signal.SIGKILL)
+        with pytest.raises(RollcallError, match="the coordinator's process has ended"):
+            await ended
 
 
 async def _refuses_a_second_publication(job: ExternalJob) -> None:

@@ -4,6 +4,7 @@ It is a process of its own because a C call in the program that holds Python's l
 stop heartbeats, and members would be lost.
 """
 
+import asyncio
 import itertools
 import logging
 import queue
@@ -12,8 +13,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -100,32 +102,18 @@ class ChildProcess:
 
         RollcallError if it fails, or if the process ends; TimeoutError after `timeout` seconds.
         """
-        number, answer = next(self._numbers), Future[Any]()
-        with self._lock:
-            if self._ended:
-                raise RollcallError(self._ended)
-            self._waiting[number] = answer
-            if pieces is not None:
-                self._pieces[number] = pieces
-        try:
-            self.send(make(number))
+        with self._asked(make, pieces) as answer:
             found = answer.result(timeout)
-        except BaseException:  # such as KeyboardInterrupt: the caller waits no more
-            self.send(CancelRequest(number))
-            with self._lock:
-                self._waiting.pop(number, None)
-            if answer.done() and answer.exception() is None:
-                self.not_awaited(answer.result())
-            raise
-        finally:
-            with self._lock:
-                self._waiting.pop(number, None)
-                self._pieces.pop(number, None)
-        if isinstance(found, Failed):
-            raise RollcallError(found.error)
-        if not isinstance(found, expected):
-            raise RollcallError(f"{self._name} answered with {type(found).__name__}")
-        return found
+        return self._checked(found, expected)
+
+    async def ask_async(
+        self, make: Callable[[int], Any], expected: type[M], *, pieces: Callable[[Any], None]
+    ) -> M:
+        """As `ask`, for asyncio; `pieces` are taken in a thread of this object."""
+        with self._asked(make, pieces) as answer:
+            # A caller that waits no more leaves the future to the reader.
+            found = await asyncio.shield(asyncio.wrap_future(answer))
+        return self._checked(found, expected)
 
     def send(self, message: Any) -> None:
         """Nothing happens once the process has ended: the reader says why."""
@@ -171,6 +159,40 @@ class ChildProcess:
         """An answer that came when its request was cancelled."""
 
     # --- inside --------------------------------------------------------------------------------
+
+    @contextmanager
+    def _asked(
+        self, make: Callable[[int], Any], pieces: Callable[[Any], None] | None
+    ) -> Iterator[Future[Any]]:
+        """A request that is sent, and its answer; an error of the caller's cancels it."""
+        number, answer = next(self._numbers), Future[Any]()
+        with self._lock:
+            if self._ended:
+                raise RollcallError(self._ended)
+            self._waiting[number] = answer
+            if pieces is not None:
+                self._pieces[number] = pieces
+        try:
+            self.send(make(number))
+            yield answer
+        except BaseException:  # such as KeyboardInterrupt: the caller waits no more
+            self.send(CancelRequest(number))
+            with self._lock:
+                self._waiting.pop(number, None)
+            if answer.done() and answer.exception() is None:
+                self.not_awaited(answer.result())
+            raise
+        finally:
+            with self._lock:
+                self._waiting.pop(number, None)
+                self._pieces.pop(number, None)
+
+    def _checked(self, found: Any, expected: type[M]) -> M:
+        if isinstance(found, Failed):
+            raise RollcallError(found.error)
+        if not isinstance(found, expected):
+            raise RollcallError(f"{self._name} answered with {type(found).__name__}")
+        return found
 
     def _start(self, run: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=run, name="rollcall", daemon=True)

@@ -6,21 +6,19 @@ import asyncio
 import atexit
 import math
 import os
-import secrets
+import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from rollcall.asked_responses import AskedResponses
 from rollcall.child_process import job_environment
 from rollcall.coordinator_process import CoordinatorProcess
 from rollcall.errors import RollcallError
-from rollcall.results import Outcome, ResponseGroup, RolloutEvent, SampledResponse
+from rollcall.results import Outcome, RolloutEvent
 from rollcall_protocol import pod_contract
-from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.external_trainer import (
     FinishTraining,
-    Generated,
-    GenerateResponses,
     MetricValues,
     Published,
     PublishWeights,
@@ -35,14 +33,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from rollcall.results import ResponseGroup
     from rollcall.weights import NamedTensors
 
-SEED_LIMIT = 2**63
 _PLACE = (
     "trainer of a job; run the program in an RLJob with trainer.kind: External, such as by "
     "`rollcall local run`"
 )
-_LEAST_TEMPERATURE = 1e-5  # below it the likeliest token is taken
 
 
 class Trainer:
@@ -71,6 +68,7 @@ class Trainer:
         self._weights = WeightsWriter()
         self._publishing = threading.Lock()
         self._closed = self._finished = False
+        self._last_step: int | None = None  # of `finish_at_exit`
         self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
         try:
             ready = self._process.wait_until_ready()
@@ -138,55 +136,37 @@ class Trainer:
         same weights as far as the inference engine computes the same. TimeoutError after `timeout`
         seconds.
         """
-        asked = tuple(tuple(prompt) for prompt in prompts)
-        if n < 1:
-            raise RollcallError(f"generate: n is {n}; ask for 1 response or more")
-        for number, prompt in enumerate(asked):
-            if not prompt or not all(type(token) is int and token >= 0 for token in prompt):
-                raise RollcallError(
-                    f"generate: prompt {number} is not a list of token ids; tokenize it first"
-                )
-        if temperature < _LEAST_TEMPERATURE:
-            temperature, top_p, top_k = 1.0, 1.0, 1
-        try:
-            sampling = SamplingConfig(
-                max_tokens=max_tokens or 0,
-                temperature=temperature,
-                top_p=top_p,
-                top_k=top_k,
-                stop=tuple(stop),
-                stop_token_ids=tuple(stop_token_ids),
-            )
-        except ValueError as error:
-            raise RollcallError(f"generate: {error}") from error
-        chosen = secrets.randbelow(SEED_LIMIT) if seed is None else seed % SEED_LIMIT
-        found: list[list[SampledResponse | None]] = [[None] * n for _ in asked]
-
-        def take(piece: Generated) -> None:
-            made = piece.response
-            sample = SampledResponse(made.tokens, made.logprobs, made.versions)
-            found[piece.prompt][piece.sample] = sample
-
-        self._process.ask(
-            lambda number: GenerateResponses(number, asked, n, sampling, chosen),
-            Done,
-            timeout=timeout,
-            pieces=take,
+        asked = AskedResponses(
+            prompts,
+            n,
+            seed=seed,
+            max_tokens=max_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            top_k=top_k,
+            stop=stop,
+            stop_token_ids=stop_token_ids,
         )
-        return [
-            ResponseGroup(prompt, tuple(_there(sample) for sample in samples))
-            for prompt, samples in zip(asked, found, strict=True)
-        ]
+        self._process.ask(asked.message, Done, timeout=timeout, pieces=asked.take)
+        return asked.groups()
 
     async def publish_async(self, tensors: NamedTensors, step: int | None = None) -> Outcome:
         """As `publish`, in a thread; the tensors must not change before it returns."""
         return await asyncio.to_thread(self.publish, tensors, step)
 
     async def generate_async(
-        self, prompts: Sequence[Sequence[int]], n: int = 1, **sampling: object
+        self,
+        prompts: Sequence[Sequence[int]],
+        n: int = 1,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - as `generate` has it
+        **sampling: Any,
     ) -> list[ResponseGroup]:
-        """As `generate`, in a thread."""
-        return await asyncio.to_thread(self.generate, prompts, n, **sampling)  # type: ignore[arg-type]
+        """As `generate`, for any number of callers at once."""
+        asked = AskedResponses(prompts, n, **sampling)
+        async with asyncio.timeout(timeout):
+            await self._process.ask_async(asked.message, Done, pieces=asked.take)
+        return asked.groups()
 
     def events(self) -> list[RolloutEvent]:
         """What happened to rollouts since the last call, oldest first; of the last 10,000."""
@@ -228,6 +208,15 @@ class Trainer:
         self._finished = True
         atexit.register(self.stay)
 
+    def finish_at_exit(self, step: int) -> None:
+        """When the program ends without an error: `finish(step)`. What follows is part of the job.
+
+        A later call is for a later step.
+        """
+        if self._last_step is None:
+            atexit.register(self._exit)
+        self._last_step = step
+
     def stay(self) -> None:
         """After `finish`: wait until the pod is deleted, or the process ended by a signal.
 
@@ -255,8 +244,9 @@ class Trainer:
         if not self._finished:
             self.close()
 
-
-def _there(sample: SampledResponse | None) -> SampledResponse:
-    if sample is None:
-        raise RollcallError("generate: the coordinator did not answer with all responses")
-    return sample
+    def _exit(self) -> None:
+        if self._last_step is None or hasattr(sys, "last_value"):  # an exception ended the program
+            self.close()
+            return
+        self.finish(self._last_step)
+        self.stay()

@@ -8,7 +8,6 @@ https://github.com/huggingface/trl, trl/generation/vllm_generation.py and vllm_c
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import math
 import sys
@@ -108,7 +107,7 @@ class WeightTransfer:
 
     def destroy(self) -> None:
         """Training has ended; what follows in the program is part of the job."""
-        atexit.register(_end, self.trainer, max(0, self._sent - 1))
+        self.trainer.finish_at_exit(max(0, self._sent - 1))
 
 
 def _publish(own: Trainer, params: Iterator[tuple[str, torch.Tensor]], step: int) -> None:
@@ -299,7 +298,7 @@ def _progress(own: Trainer) -> Any:
         def on_train_end(self, args: object, state: Any, control: object, **_: object) -> None:
             """What follows in the program, such as saving the model, is part of the job."""
             del args, control
-            atexit.register(_end, own, state.global_step)
+            own.finish_at_exit(state.global_step)
 
     return RollcallProgress()
 
@@ -308,11 +307,3 @@ def _number(value: object) -> float | None:
     """None for what is no finite number, such as NaN in a step without gradients."""
     found = isinstance(value, (int, float)) and math.isfinite(value)
     return float(cast("float", value)) if found else None
-
-
-def _end(own: Trainer, step: int) -> None:
-    if hasattr(sys, "last_value"):  # an exception has ended the program
-        own.close()
-        return
-    own.finish(step)
-    own.stay()
