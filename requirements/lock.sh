@@ -35,6 +35,9 @@ compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --
     --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
 # verl wants an older transformers than the rest has.
 compile verl.txt --extra runtime --extra torch --extra models --extra ray --extra verl --group test-verl
+# AReaL wants an older one still. Left out is what its trainer does not import.
+compile areal.txt --extra runtime --extra torch --extra models --extra areal --group test-areal \
+    --excludes requirements/excludes-areal.txt
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
 compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
@@ -44,7 +47,7 @@ compile worker-vllm.txt --extra runtime --extra torch --extra models --extra dat
 # Everything for NVIDIA GPUs, of CUDA 13 alone, as PyPI's torch is. vLLM decides most versions.
 # shellcheck disable=SC2086
 compile worker-cuda.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \
-    --extra vllm $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
+    --extra vllm --extra trl $trackers --extra mooncake-cuda13 --extra nixl --extra kimi --extra ray \
     --extra megatron --extra torchtitan --excludes requirements/excludes-worker-cuda.txt \
     -c requirements/constraints-worker-cuda.txt
 # The Ascend image begins with vLLM's: only what that lacks, so that nothing of it moves.

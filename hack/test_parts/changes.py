@@ -93,7 +93,7 @@ AREAS = (
     Area(
         "the library for programs of one's own",
         ("workloads/rollcall/", _RUNTIME + "external/"),
-        ("process-slow", "alone", "verl", "mutants", "scenarios", "cluster", "jobs"),
+        ("process-slow", "alone", "verl", "areal", "mutants", "scenarios", "cluster", "jobs"),
     ),
     Area(
         "the rest of the runtime and of its plug-ins",
@@ -107,7 +107,7 @@ AREAS = (
         "images, requirements",
         ("images/", "requirements/", "pyproject.toml", "tests/images/"),
         (
-            *("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "verl", "sbom"),
+            *("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "verl", "areal", "sbom"),
             "image-cuda",
         ),
     ),
@@ -139,7 +139,9 @@ AREAS = (
         ),
     ),
     Area("tests of scenarios", ("tests/scenarios/",), ("scenarios", "scenarios-cluster")),
-    Area("tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm", "verl")),
+    Area(
+        "tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm", "verl", "areal")
+    ),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),
 )

@@ -202,6 +202,11 @@ PARTS = (
         commands=("make test-verl",),
     ),
     Part(
+        name="areal",
+        proves="AReaL's own trainer learns on rollouts that die",
+        commands=("make test-areal",),
+    ),
+    Part(
         name="sbom",
         proves="the list of an image's contents names what is in it",
         commands=("pytest tests/cluster/machine/test_sbom.py",),
