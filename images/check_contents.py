@@ -118,7 +118,7 @@ def _modules(found: Distribution) -> list[str]:
     own = {
         path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
         for path in paths
-        if path.startswith("rollcall_") and path.endswith(".py")
+        if path.startswith(("rollcall_", "rollcall/")) and path.endswith(".py")
     }
     return sorted(named | own)
 

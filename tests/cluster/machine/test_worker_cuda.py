@@ -70,6 +70,7 @@ NOT_USED = {
     "reasoning-gym": (
         "import reasoning_gym: *'cellpylib'",
     ),  # the reward's own import has stand-ins
+    "rollcall": ("import rollcall.verl: *'verl'",),  # verl wants other versions
     "torchcodec": (  # one for each FFmpeg
         "load libavutil.so.*",
         "load libtorchcodec_core*",
@@ -162,6 +163,7 @@ def test_all_in_it_can_be_imported_and_loaded(
         (("rollcall-sync", "engines"), ("nccl", "mooncake", "nixl", "kimi", "ray", "store")),
         # `vllm --version` looks for a device first.
         (("python3", "-c", "import vllm; print(vllm.__version__)"), ("0.32.",)),
+        (("python3", "-c", "import rollcall.trl, trl; print(trl.GRPOTrainer)"), ("GRPOTrainer",)),
         (("id", "-u"), ("65532",)),
     ],
     ids=lambda value: value[0],
