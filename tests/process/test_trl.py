@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import pre_tokenizers
 
 from rollcall_protocol.job_config import EngineRef
 from rollcall_protocol.pod_contract import FRONT_PORT
@@ -84,11 +85,13 @@ async def test_without_weight_sync_it_does_not_learn(tmp_path: Path) -> None:
 
 
 TWO_RANKS = ("-m", "torch.distributed.run", "--nproc_per_node=2")
+FSDP2 = ("-m", "accelerate.commands.launch", "--config_file")
 KINDS: dict[str, dict[str, Any]] = {
     "low-rank adapters": {"lora": True},
     "RLOO": {"kind": "RLOO"},
     "rollouts of its own": {"own_rollouts": True},
     "two ranks": {"launcher": TWO_RANKS},
+    "FSDP2": {"launcher": (*FSDP2, str(PROGRAM.with_name("accelerate_fsdp2.yaml")))},
     "several updates of a batch": {"steps_per_generation": 4, "num_iterations": 2},
 }
 
@@ -107,6 +110,50 @@ async def test_other_settings_of_trl_have_samples_of_their_weights(
         # RLOO has no importance sampling, which would show other weights.
         if settings.get("kind") != "RLOO":
             assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) < 0.05
+
+
+TRAINERS = (
+    *("conversations", "tools", "environments"),  # of GRPOTrainer
+    *("distillation", "gold", "iw_opd", "sdft", "sdpo"),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", TRAINERS)
+async def test_each_trainer_of_trl_trains(tmp_path: Path, script: str) -> None:
+    model = model_for_chats(tmp_path / "model")
+    config = external_job_config(membership=FAST, model=str(model))
+    job = LocalJob(tmp_path, config, rollout_engine=EngineRef("transformers", {"maxTokens": 128}))
+    program = PROGRAM.with_name("trl_trainers_program.py")
+    job.trainer.command = [sys.executable, str(program), script, str(model), str(tmp_path / "out")]
+    async with job:
+        await job.start(rollouts=2)
+        seen = await job.finished(seconds=STEP_SECONDS)
+        assert seen.snapshot.finished is not None
+        assert (seen.snapshot.finished.step, seen.snapshot.finished.error) == (3, "")
+        published = (await job.trainer.metrics())["weight_version"]
+        assert published >= 3, "the weights of each step"
+        if script in {"tools", "environments"}:
+            assert max(logged(job.trainer.log(), "tools/call_frequency")) > 0
+            assert max(logged(job.trainer.log(), "sampling/sampling_logp_difference/max")) < 0.05
+
+
+def model_for_chats(folder: Path) -> Path:
+    """One with a tokenizer of bytes, as GOLD wants it, and room for a template with tools."""
+    alphabet = "".join(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    model = write_tiny_model(folder, tied=False, characters=alphabet, spread=0.02)
+    of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    bytes_of_text = {**of_bytes, "use_regex": False}
+    changes: dict[str, dict[str, object]] = {
+        "config.json": {"max_position_embeddings": 2048},  # rotary: they have no weights
+        "tokenizer_config.json": {"model_max_length": 2048},
+        "tokenizer.json": {"pre_tokenizer": bytes_of_text, "decoder": bytes_of_text},
+    }
+    for name, changed in changes.items():
+        path = model / name
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps(settings | changed), encoding="utf-8")
+    return model
 
 
 @pytest.mark.slow

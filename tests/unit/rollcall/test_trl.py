@@ -3,10 +3,13 @@
 import importlib
 import subprocess
 import sys
+import threading
 import types
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+import requests
 
 from rollcall import RollcallError
 from rollcall import trl as adapter
@@ -99,3 +102,34 @@ def test_settings_that_rollouts_lack_are_named(changes: dict[str, Any], message:
 def test_the_library_alone_imports_neither_torch_nor_trl() -> None:
     code = "import sys, rollcall; print(sorted({'torch', 'trl', 'ray'} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+class _Server(BaseHTTPRequestHandler):
+    """Answers what TRL's client asks of vLLM at its start."""
+
+    def do_GET(self) -> None:
+        body = b'{"data": [{"id": "model"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_trls_own_client_fails_once_its_server_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The baseline: TRL knows one address, and an error in a step ends its training."""
+    client = importlib.import_module("trl.generation.vllm_client")
+    monkeypatch.setattr(client, "is_vllm_available", lambda: True)
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", lambda _: None)  # 62 s between retries
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Server) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        made = client.VLLMClient(base_url=f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+        serving.join()
+    with pytest.raises(requests.exceptions.ConnectionError):
+        made.generate([[1, 2, 3]])
+    with pytest.raises(requests.exceptions.ConnectionError):
+        made.reset_prefix_cache()
