@@ -70,7 +70,10 @@ NOT_USED = {
     "reasoning-gym": (
         "import reasoning_gym: *'cellpylib'",
     ),  # the reward's own import has stand-ins
-    "rollcall": ("import rollcall.verl: *'verl'",),  # verl wants other versions
+    "rollcall": (  # verl and AReaL want other versions
+        "import rollcall.areal: *'areal'",
+        "import rollcall.verl: *install verl*",
+    ),
     "torchcodec": (  # one for each FFmpeg
         "load libavutil.so.*",
         "load libtorchcodec_core*",
