@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from rollcall.asked_responses import AskedResponses
@@ -18,27 +19,30 @@ from rollcall.errors import RollcallError
 from rollcall.results import Outcome, RolloutEvent
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.external_trainer import (
+    CoordinatorReady,
     FinishTraining,
     MetricValues,
     Published,
     PublishWeights,
     ReadMetrics,
     ReportProgress,
-    TrainingIsOver,
+    TakeMembers,
     WithdrawWeights,
 )
 from rollcall_protocol.wire.library_link import Done
+from rollcall_protocol.wire.roster import EpochCause
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
 
+    from rollcall.own_job import OwnJob
     from rollcall.results import ResponseGroup
     from rollcall.weights import NamedTensors
 
 _PLACE = (
     "trainer of a job; run the program in an RLJob with trainer.kind: External, such as by "
-    "`rollcall local run`"
+    "`rollcall local run`, or begin with Trainer.without_operator"
 )
 
 
@@ -50,21 +54,23 @@ class Trainer:
     `finish` the operator takes the end of the program for a failure, and restarts it.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, own_job: OwnJob | None = None
+    ) -> None:
         """Start the coordinator, and wait until it listens; rollouts need not be there yet.
 
         In a container that was started again after `finish`, this stays as `stay` does.
 
         The variables that the operator wrote are taken from `environment`, by default the process'.
+        `own_job` is that of `without_operator`.
         """
         from rollcall.weights import WeightsWriter  # noqa: PLC0415 - imports torch
 
-        variables = job_environment(
-            os.environ if environment is None else environment,
-            pod_contract.CONFIG,
-            who="Trainer",
-            place=_PLACE,
-        )
+        given = os.environ if environment is None else environment
+        if own_job is not None:
+            given = {**given, **own_job.trainer()}
+        variables = job_environment(given, pod_contract.CONFIG, who="Trainer", place=_PLACE)
+        self._job = own_job
         self._weights = WeightsWriter()
         self._publishing = threading.Lock()
         self._closed = self._finished = False
@@ -72,16 +78,71 @@ class Trainer:
         self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
         try:
             ready = self._process.wait_until_ready()
+            if isinstance(ready, CoordinatorReady):
+                self._weights.write_float32_as(ready.float32_as)
+                if own_job is not None:
+                    self._take(EpochCause.JOB_STARTED)
+                return
+            self.stay()
         except BaseException:
             self.close()
             raise
-        if isinstance(ready, TrainingIsOver):
-            self.stay()
-            raise RollcallError(
-                f"Trainer: the job is over since step {ready.step}; delete and recreate the RLJob "
-                "to train again"
-            )
-        self._weights.write_float32_as(ready.float32_as)
+        self.close()
+        again = "delete and recreate the RLJob" if own_job is None else "take another folder"
+        raise RollcallError(
+            f"Trainer: the job is over since step {ready.step}; {again} to train again"
+        )
+
+    @classmethod
+    def without_operator(
+        cls,
+        folder: str | os.PathLike[str],
+        *,
+        address: str,
+        model: str,
+        engine: str = "auto",
+        engine_config: Mapping[str, Any] | None = None,
+        min_rollouts: int = 1,
+    ) -> Self:
+        """A trainer of a job outside of Kubernetes, whose rollouts it admits itself.
+
+        `folder` keeps the job's names and keys: a trainer that is started again with it finds its
+        rollouts. `address` is this machine's own, where rollouts reach it. `model`: what the
+        rollouts load. The others are `weightSync.engine.name` and `config`, and
+        `membership.minRollouts` of an RLJob.
+        """
+        from rollcall.own_job import OwnJob  # noqa: PLC0415 - imports cryptography
+        from rollcall.own_job_settings import OwnJobSettings  # noqa: PLC0415
+
+        settings = OwnJobSettings(address, model, engine, engine_config or {}, min_rollouts)
+        return cls(own_job=OwnJob(Path(folder), settings))
+
+    def admit(
+        self,
+        name: str,
+        address: str,
+        *,
+        engine: str = "transformers",
+        config: Mapping[str, Any] | None = None,
+    ) -> dict[str, str]:
+        """Let a rollout belong to the job; returns the variables of its process' environment.
+
+        For a trainer `without_operator`. The process is `rollcall-rollout` with this inference
+        `engine` and its `config`, or a program that calls `Rollout.join`, on the machine that has
+        `address`. Its token lies in the folder that ROLLCALL_TOKEN_DIR names: copy that folder to
+        the other machine. The token holds for 30 days; this call makes another.
+        """
+        job = self._own_job("admit")
+        before = job.members
+        variables = job.admit(name, address, engine=engine, config=config or {})
+        if job.members != before:
+            self._take(EpochCause.MEMBERS_JOINED)
+        return variables
+
+    def remove(self, name: str) -> None:
+        """A rollout that was admitted belongs to the job no more; end its process."""
+        self._own_job("remove").remove(name)
+        self._take(EpochCause.SCALED_DOWN)
 
     @property
     def coordinator_pid(self) -> int:
@@ -204,9 +265,11 @@ class Trainer:
 
         At its end the program then stays, as `stay` says.
         """
-        self._process.ask(lambda number: FinishTraining(number, step), Done)
+        has_operator = self._job is None
+        self._process.ask(lambda number: FinishTraining(number, step, has_operator), Done)
         self._finished = True
-        atexit.register(self.stay)
+        if has_operator:
+            atexit.register(self.stay)
 
     def finish_at_exit(self, step: int) -> None:
         """When the program ends without an error: `finish(step)`. What follows is part of the job.
@@ -221,8 +284,9 @@ class Trainer:
         """After `finish`: wait until the pod is deleted, or the process ended by a signal.
 
         If it ended by itself, its container would be started again, and it would train again.
+        Without an operator this does nothing.
         """
-        if not self._closed:
+        if not self._closed and self._job is None:
             self._process.wait_for_end()
 
     def close(self) -> None:
@@ -243,6 +307,18 @@ class Trainer:
     ) -> None:
         if not self._finished:
             self.close()
+
+    def _own_job(self, call: str) -> OwnJob:
+        if self._job is None:
+            raise RollcallError(
+                f"{call}: the operator says which rollouts belong to this job; scale its pools, or "
+                "begin with Trainer.without_operator"
+            )
+        return self._job
+
+    def _take(self, cause: EpochCause) -> None:
+        members = self._own_job("admit").members
+        self._process.ask(lambda number: TakeMembers(number, members, cause), Done)
 
     def _exit(self) -> None:
         if self._last_step is None or hasattr(sys, "last_value"):  # an exception ended the program

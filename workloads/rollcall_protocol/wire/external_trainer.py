@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_protocol.wire.roster import EpochCause, RosterMember
 from rollcall_protocol.wire.weight_manifest import TensorSpec
 
 
@@ -60,11 +61,21 @@ class ReportProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeMembers:
+    """Where there is no operator: these rollouts, and no others, may be members. Answer: Done."""
+
+    request: int
+    members: tuple[RosterMember, ...]
+    cause: EpochCause
+
+
+@dataclass(frozen=True, slots=True)
 class FinishTraining:
-    """Training is over after `step`. Answer: Done, once the operator knows."""
+    """Training is over after `step`. Answer: Done, once the operator knows, if there is one."""
 
     request: int
     step: int
+    operator: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +91,7 @@ LibraryMessage = (
     | GenerateResponses
     | CancelRequest
     | ReportProgress
+    | TakeMembers
     | FinishTraining
     | ReadMetrics
 )

@@ -19,6 +19,7 @@ from rollcall_protocol.wire.external_trainer import (
     PublishWeights,
     ReadMetrics,
     ReportProgress,
+    TakeMembers,
     TrainingIsOver,
     WithdrawWeights,
 )
@@ -27,6 +28,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.external.connection import LibraryConnection
 from rollcall_runtime.external.finished_step import FinishedStep
@@ -162,7 +164,10 @@ class TrainerService:
                 self._record(message.step, {**message.figures, **reward})
                 send(Done(message.request))
             case FinishTraining():
-                await self._finish(message.step)
+                await self._finish(message.step, has_operator=message.operator)
+                send(Done(message.request))
+            case TakeMembers():
+                self._take_members(message)
                 send(Done(message.request))
             case ReadMetrics():
                 send(MetricValues(message.request, self._read_metrics()))
@@ -266,10 +271,22 @@ class TrainerService:
         number = 0 if self._version is None else self._version.number
         self._coordinator.progress(step=self._step, number=number, reward=self._reward)
 
-    async def _finish(self, step: int) -> None:
+    def _take_members(self, asked: TakeMembers) -> None:
+        coordinator = self._coordinator
+        roster = Roster(
+            job_uid=coordinator.config.uid,
+            group=DEFAULT_GROUP,
+            epoch=coordinator.report().roster_epoch + 1,
+            coordinator_uid=coordinator.member.pod_uid,
+            cause=asked.cause,
+            members=asked.members,
+        )
+        coordinator.push_roster(roster)
+
+    async def _finish(self, step: int, *, has_operator: bool) -> None:
         self._coordinator.finish(step=step)
         await asyncio.to_thread(self._result.write, step)
-        if not await self._coordinator.stream.delivered(DELIVERY_SECONDS):
+        if has_operator and not await self._coordinator.stream.delivered(DELIVERY_SECONDS):
             raise RuntimeError(
                 f"finish: the operator has not asked for the result in {DELIVERY_SECONDS:g} s; "
                 "see that it runs, and call finish again"

@@ -1,0 +1,138 @@
+"""A trainer outside of Kubernetes admits rollouts itself."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from rollcall import Outcome, RollcallError, Rollout, Trainer
+from rollcall_runtime.models.open_model import open_model
+from tests.networks import own_network
+from tests.process.external_job import external_job
+from tests.process.harness import STEP_SECONDS
+from tests.process.pods import AT_IMPORT, ROOT
+
+T = TypeVar("T")
+MODEL = "builtin:reverse-tiny"
+PROGRAM = Path(sys.executable).with_name("rollcall-rollout")
+PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
+
+
+class OwnMachine:
+    """Trainer and rollouts as processes of this machine; each has an address of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._network = folder, own_network()
+        self.trainer: Trainer
+        self.rollouts: dict[str, asyncio.subprocess.Process] = {}
+        self._addresses = 1
+
+    async def call(self, function: Callable[..., T], *arguments: Any, **more: Any) -> T:
+        async with asyncio.timeout(STEP_SECONDS):
+            return await asyncio.to_thread(function, *arguments, **more)
+
+    async def open(self) -> None:
+        self.trainer = await self.call(
+            Trainer.without_operator,
+            self._folder / "job",
+            address=f"{self._network}.1",
+            model=MODEL,
+            engine="gloo",
+        )
+
+    async def admit(self, name: str) -> dict[str, str]:
+        self._addresses += 1
+        address = f"{self._network}.{self._addresses}"
+        return await self.call(self.trainer.admit, name, address, engine="tiny")
+
+    async def add(self, name: str) -> None:
+        variables = {"PATH": os.environ["PATH"], **AT_IMPORT, **await self.admit(name)}
+        self.rollouts[name] = await asyncio.create_subprocess_exec(
+            str(PROGRAM), env=variables, cwd=ROOT
+        )
+
+    async def publish(self, seed: int) -> Outcome:
+        return await self.call(self.trainer.publish, weights(seed).items(), seed)
+
+    async def until_members(self, *names: str, seed: int) -> None:
+        """Publish until these are the members."""
+        async with asyncio.timeout(STEP_SECONDS):
+            while set((await self.publish(seed)).members) != set(names):
+                await asyncio.sleep(0.2)
+
+    async def end(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
+        process = self.rollouts.pop(name)
+        process.send_signal(number)
+        await asyncio.wait_for(process.wait(), 20)
+
+
+def weights(seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(tensor.shape, generator=generator) * 0.1
+        for name, tensor in open_model(MODEL).build().named_parameters()
+    }
+
+
+@asynccontextmanager
+async def own_machine(folder: Path) -> AsyncIterator[OwnMachine]:
+    machine = OwnMachine(folder)
+    await machine.open()
+    try:
+        yield machine
+    finally:
+        for name in list(machine.rollouts):
+            await machine.end(name)
+        await machine.call(machine.trainer.close)
+
+
+async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
+    async with own_machine(tmp_path) as machine:
+        for name in ("one", "two"):
+            await machine.add(name)
+        await machine.until_members("one", "two", seed=1)
+        groups = await machine.call(machine.trainer.generate, PROMPTS, 2, max_tokens=5)
+        assert [len(group.samples) for group in groups] == [2, 2]
+        await machine.call(machine.trainer.remove, "one")
+        assert (await machine.publish(2)).members == ("two",)
+        await machine.end("one", signal.SIGTERM)
+        await machine.add("three")
+        await machine.until_members("two", "three", seed=3)
+        await machine.end("two")
+        await machine.until_members("three", seed=4)
+        await machine.add("two-again")
+        await machine.until_members("three", "two-again", seed=5)
+        # A trainer that starts again with the folder finds them.
+        await machine.call(machine.trainer.close)
+        await machine.open()
+        await machine.until_members("three", "two-again", seed=6)
+        await machine.call(machine.trainer.finish, 6)
+        await machine.call(machine.trainer.stay)  # returns: nobody would start it again
+        await machine.call(machine.trainer.close)
+        with pytest.raises(RollcallError, match="over since step 6; take another folder to train"):
+            await machine.open()
+
+
+async def test_a_program_joins_and_takes_weights(tmp_path: Path) -> None:
+    async with own_machine(tmp_path) as machine:
+        variables = {**os.environ, **await machine.admit("mine")}
+        with await machine.call(Rollout.join, environment=variables) as rollout:
+            await machine.publish(7)
+            found = await machine.call(lambda: dict(rollout.receive()))
+            for name, tensor in weights(7).items():
+                assert torch.equal(found[name], tensor)
+
+
+async def test_in_a_job_the_operator_decides(tmp_path: Path) -> None:
+    async with external_job(tmp_path, rollouts=0) as job:
+        with pytest.raises(RollcallError, match="or begin with Trainer"):
+            job.rollcall.admit("one", "127.0.0.1")
+        with pytest.raises(RollcallError, match="or begin with Trainer"):
+            job.rollcall.remove("one")
