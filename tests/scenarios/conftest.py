@@ -21,6 +21,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--on", choices=["machine", "cluster"], default="machine", help=__doc__)
 
 
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """A new cluster takes longer than a test may."""
+    if session.config.option.on == "cluster":
+        from hack.cluster import installation  # noqa: PLC0415 - it has prerequisites
+
+        installation.ensure()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One event loop: what stands in for a cluster works in it."""
     for item in items:
@@ -35,9 +43,8 @@ async def client(
     """One place for all scenarios of a process."""
     async with contextlib.AsyncExitStack() as stack:
         if request.config.option.on == "cluster":
-            from hack.cluster import installation, lifecycle  # noqa: PLC0415 - it has prerequisites
+            from hack.cluster import lifecycle  # noqa: PLC0415 - it has prerequisites
 
-            installation.ensure()
             kubeconfig = str(lifecycle.kubeconfig())
         else:
             folder = StateFolder(tmp_path_factory.mktemp("machine") / "scenarios")

@@ -117,6 +117,10 @@ class SampleBounds:
             if not 0 <= token < self.vocabulary:
                 problem = f"the prompt's token {token} is none of {self.vocabulary}"
                 return BadSamples(SampleFault.TOKEN, problem)
+        positions = self.positions or MAX_POSITIONS
+        if len(prompt) > positions:
+            problem = f"the prompt has {len(prompt)} tokens, of {positions} that fit: shorten it"
+            return BadSamples(SampleFault.LENGTH, problem)
         columns = begun.tokens, begun.logprobs, begun.versions
         for fault, problem in self._problems(*columns, None, before=len(prompt)):
             return BadSamples(fault, problem)

@@ -9,7 +9,7 @@ import pytest
 from rollcall_protocol.prompts.sample_check import SampleBounds, SampleFault
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
-from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
+from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
 from rollcall_protocol.wire.reward_errors import MAX_REWARD
 
 NEWEST = Version(Lineage(1, 1), 7)
@@ -99,3 +99,21 @@ def test_tokens_of_no_version_are_good_in_a_job_with_an_environment_alone() -> N
     assert fault(sent(GOOD, spoken)) is SampleFault.VERSION
     assert fault(sent(GOOD, spoken), with_environment) is None
     assert fault(sent(GOOD, replace(GOOD, versions=(7, -2))), with_environment)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"),
+    [
+        ((), "the prompt is empty"),
+        ((1, 10), "the prompt's token 10 is none of 10"),
+        ((1,) * 7, "the prompt has 7 tokens, of 6 that fit: shorten it"),
+    ],
+)
+def test_a_prompt_that_no_model_takes_is_bad(prompt: tuple[int, ...], problem: str) -> None:
+    bad = BOUNDS.check_request(prompt, Response())
+    assert bad is not None
+    assert bad.problem == problem
+
+
+def test_a_prompt_may_take_all_positions() -> None:
+    assert BOUNDS.check_request((1,) * 6, Response()) is None
