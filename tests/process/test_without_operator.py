@@ -93,6 +93,7 @@ async def own_machine(folder: Path) -> AsyncIterator[OwnMachine]:
         await machine.call(machine.trainer.close)
 
 
+@pytest.mark.slow
 async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
     async with own_machine(tmp_path) as machine:
         for name in ("one", "two"):

@@ -9,6 +9,7 @@ areal/infra/remote_inf_engine.py of 1.0.4
 from __future__ import annotations
 
 import asyncio
+import math
 import shutil
 import time
 from copy import deepcopy
@@ -34,11 +35,7 @@ if TYPE_CHECKING:
 
     import torch
     from areal.api import ModelRequest, WeightUpdateMeta
-    from areal.api.cli_args import (
-        InferenceEngineConfig,
-        PerfTracerConfig,
-        PPOConfig,
-    )
+    from areal.api.cli_args import InferenceEngineConfig, PerfTracerConfig, PPOConfig
 
 FIRST_VERSION, END_VERSION = (1, 0, 4), (1, 1)
 """The versions of AReaL that are known: from the first, below the end."""
@@ -113,7 +110,9 @@ class PPOTrainer(rl_trainer.PPOTrainer):  # type: ignore[misc]
         for engine in filter(None, [self.rollout, self.eval_rollout]):
             stats.update(engine.export_stats())
         self.stats_logger.commit(epoch, epoch_step, global_step, stats)
-        self._weights.own.report(global_step + 1, reward=stats.get(REWARD))
+        reward = stats.get(REWARD, math.nan)
+        known = reward if math.isfinite(reward) else None
+        self._weights.own.report(global_step + 1, reward=known)
 
 
 class _Publications:

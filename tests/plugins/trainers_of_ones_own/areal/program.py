@@ -75,7 +75,8 @@ def config(model: str, folder: Path, settings: dict[str, Any]) -> areal.GRPOConf
         ),
         train_dataset=areal.TrainDatasetConfig(path="", type="rl", batch_size=BATCH),
         saver=areal.SaverConfig(**where),
-        evaluator=areal.EvaluatorConfig(**where),
+        valid_dataset=areal.ValidDatasetConfig(path="", type="rl", batch_size=BATCH),
+        evaluator=areal.EvaluatorConfig(**where, freq_steps=4),
         stats_logger=areal.StatsLoggerConfig(**where),
         recover=areal.RecoverConfig(**where, mode="on", freq_steps=1),
         scheduler=areal.SchedulerConfig(type="local"),
@@ -86,16 +87,21 @@ def main() -> None:
     """Train."""
     model, folder, settings = sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3])
     chosen = config(model, folder, settings)
-    with PPOTrainer(chosen, train_dataset=Dataset.from_dict({"word": WORDS * 50})) as trainer:
+    data = Dataset.from_dict({"word": WORDS * 50})
+    workflow = "areal.workflow.rlvr.RLVRWorkflow"
+    settings_of_it = {
+        "reward_fn": f"{HERE}reward",
+        "get_input_ids_fn": f"{HERE}tokens",
+        "data_extract_prompt_fn": f"{HERE}word",
+        "gconfig": chosen.gconfig,
+        "tokenizer": model,
+    }
+    with PPOTrainer(chosen, train_dataset=data, valid_dataset=data.select(range(4))) as trainer:
         trainer.train(
-            workflow="areal.workflow.rlvr.RLVRWorkflow",
-            workflow_kwargs={
-                "reward_fn": f"{HERE}reward",
-                "get_input_ids_fn": f"{HERE}tokens",
-                "data_extract_prompt_fn": f"{HERE}word",
-                "gconfig": chosen.gconfig,
-                "tokenizer": model,
-            },
+            workflow=workflow,
+            workflow_kwargs=settings_of_it,
+            eval_workflow=workflow,
+            eval_workflow_kwargs=settings_of_it,
         )
 
 

@@ -49,6 +49,9 @@ async def test_a_kill_in_the_middle_costs_no_step(tmp_path: Path) -> None:
         assert len(rewards) == 10
         assert rewards[-1] > rewards[0] + 0.2, "the rollouts' samples have become better"
         assert seen.snapshot.progress.rollout_reward == pytest.approx(rewards[-1], abs=1e-3)
+        evaluated = logged(log, "eval-rollout/reward")
+        assert len(evaluated) == 2
+        assert evaluated[-1] > rewards[0] + 0.2
         for what in ("max", "min"):
             weights = logged(log, f"ppo_actor/update/importance_weight/{what}")
             assert weights == pytest.approx([1.0] * 10, abs=2e-3), "sampled from these weights"
