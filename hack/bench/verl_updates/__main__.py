@@ -1,0 +1,149 @@
+"""Updates of verl by its own engine `nixl` and by `rollcall`. The last line is JSON.
+
+`.venv-verl/bin/python -m hack.bench.verl_updates [--megabytes 256] [--rounds 10]`; nothing else
+should run meanwhile. One trainer rank, two replicas. Each round has an update by each of: verl's
+engine and manager; Rollcall's engine with verl's manager; Rollcall's engine and manager. Beside
+the seconds of the update stand those in which the replicas' servers did not generate.
+"""
+
+import argparse
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from verl.checkpoint_engine import CheckpointEngineManager
+
+from hack.bench.run_record import finish, run_record
+from hack.bench.spreads import spread
+from hack.bench.verl_updates import actors
+from rollcall.verl import RollcallManager
+from rollcall_protocol.wire.roster import EpochCause
+from tests.process.harness import FAST, LocalJob
+from tests.process.pods import AT_IMPORT
+from tests.unit.rollcall_runtime.jobs import external_job_config
+
+REPLICAS = 2
+WARM_ROUNDS = 2
+
+
+class Updated:
+    """One way to update; `manager` is verl's or Rollcall's."""
+
+    def __init__(self, manager: Any, replicas: list[Any]) -> None:
+        self._manager, self._replicas = manager, replicas
+        self.seconds: list[float] = []
+        self.stood_still: list[float] = []
+
+    async def update(self, step: int, *, counts: bool) -> None:
+        """AssertionError unless each replica has the step's weights."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self._manager.update_weights(step)
+        seconds = loop.time() - began
+        await asyncio.sleep(0.1)  # for what the manager did not wait for
+        taken = [await replica.servers[0].taken.remote() for replica in self._replicas]
+        for replica in self._replicas:
+            for name, value in (await replica.workers[0].served.remote()).items():
+                assert value == step % 100 + int(name.rpartition(".")[2]), name
+        if counts:
+            self.seconds.append(seconds)
+            self.stood_still.append(max(taken))
+
+
+async def measure(nbytes: int, rounds: int) -> dict[str, Any]:
+    """Seconds of each way, and their ratios to verl's own of the same round."""
+    async with AsyncExitStack() as stack:
+        verls = await stack.enter_async_context(by_nixl(nbytes))
+        stock, ours = await stack.enter_async_context(by_rollcall(nbytes))
+        ways = {"verls": verls, "stock_manager": stock, "rollcalls_manager": ours}
+        for number in range(WARM_ROUNDS + rounds):
+            for way in ways.values():
+                await way.update(number + 1, counts=number >= WARM_ROUNDS)
+    found: dict[str, Any] = {"megabytes": nbytes >> 20, "rounds": rounds}
+    for name, way in ways.items():
+        pairs = zip(way.seconds, way.stood_still, verls.seconds, verls.stood_still, strict=True)
+        ratios = [(seconds / base, still / quiet) for seconds, still, base, quiet in pairs]
+        found[name] = {
+            "seconds": spread(way.seconds),
+            "stood_still": spread(way.stood_still),
+            "ratio": spread([first for first, _ in ratios]),
+            "stood_still_ratio": spread([second for _, second in ratios]),
+        }
+    return found
+
+
+@asynccontextmanager
+async def by_nixl(nbytes: int) -> AsyncIterator[Updated]:
+    """Engine and manager of verl."""
+    actor = await asyncio.to_thread(
+        actors.worker_group, actors.Sender, AT_IMPORT, backend="nixl", nbytes=nbytes
+    )
+    replicas = [
+        await asyncio.to_thread(actors.Replica, number, "nixl", nbytes, AT_IMPORT)
+        for number in range(REPLICAS)
+    ]
+    manager = CheckpointEngineManager(actors.engine_config("nixl"), actor, list(replicas))
+    yield Updated(manager, replicas)
+
+
+@asynccontextmanager
+async def by_rollcall(nbytes: int) -> AsyncIterator[tuple[Updated, Updated]]:
+    """Rollcall's engine, with verl's manager and with its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        async with LocalJob(Path(folder), external_job_config(membership=FAST)) as job:
+            actor = await asyncio.to_thread(
+                actors.worker_group,
+                actors.Sender,
+                job.trainer.variables,
+                backend="rollcall",
+                nbytes=nbytes,
+            )
+            await asyncio.gather(*actor.execute_checkpoint_engine(["prepare"]))
+            job.operator.start()
+            await job.push_roster(EpochCause.JOB_STARTED)
+            replicas = []
+            for number in range(REPLICAS):
+                pod = job.place()
+                await job.push_roster(EpochCause.MEMBERS_JOINED)
+                replicas.append(
+                    await asyncio.to_thread(
+                        actors.Replica, number, "rollcall", nbytes, pod.variables
+                    )
+                )
+            config = actors.engine_config("rollcall")
+            yield (
+                Updated(CheckpointEngineManager(config, actor, list(replicas)), replicas),
+                Updated(RollcallManager(config, actor, list(replicas)), replicas),
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m hack.bench.verl_updates", description=__doc__)
+    parser.add_argument("--megabytes", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=10)
+    arguments = parser.parse_args()
+    run = run_record(vars(arguments))
+    os.environ |= AT_IMPORT
+    ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        log_to_driver=False,
+    )
+    try:
+        found = asyncio.run(measure(arguments.megabytes << 20, arguments.rounds))
+    finally:
+        ray.shutdown()
+    print(f"updates: {found}", file=sys.stderr)
+    finish("verl-updates", run, {"updates": found})
+
+
+if __name__ == "__main__":
+    main()
