@@ -296,19 +296,23 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
     async def update_weights(self, global_steps: int | None = None) -> dict[str, float]:
         """Weights from the actor to all replicas that live; the figures of the update.
 
-        Newcomers join before the others stop generating.
+        They generate while newcomers join and weights come; they stop while they load them.
         """
         groups = {replica: _group(replica) for replica in self.replicas}
         at_least = await self._begin(groups)
+        figures = await self._publish(groups, global_steps)
         try:
             await self._each("abort_all_requests")
             await self._each("release_kv_cache")
-            return await self._send(groups, at_least, global_steps)
+            await self._answers(groups, _take_all(self._living(groups), global_steps))
         finally:
             try:
                 await self._each("resume_kv_cache")
             finally:
                 await self._each("resume_generation")
+        await self._answers(groups, _ask_all(self._living(groups), "finalize"))
+        self._last = max(at_least, int(figures["rollcall/version"])), global_steps
+        return figures
 
     def add_replicas(self, replicas: list[Any]) -> None:
         """Add them, with the weights of the last update; the other replicas go on meanwhile.
@@ -342,23 +346,20 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         await self._join(groups, at_least)
         return at_least
 
-    async def _send(
-        self, groups: dict[Any, Any], at_least: int, step: int | None
-    ) -> dict[str, float]:
-        living = {replica: groups[replica] for replica in self.replicas if replica in groups}
-        taking = _take_all(living, step)
+    async def _publish(self, groups: dict[Any, Any], step: int | None) -> dict[str, float]:
+        """All members have the weights when this returns; their replicas have not loaded them."""
         try:
             sent = self.actor_wg.update_weights(global_steps=step, mode=self.backend)
-            figures = (await asyncio.gather(*sent))[0]
+            return dict((await asyncio.gather(*sent))[0])
         except BaseException:
-            await _give_up(living, taking)
+            for refs in _ask_all(self._living(groups), "finalize").values():
+                await asyncio.gather(*refs, return_exceptions=True)
             raise
         finally:
             await asyncio.gather(*_ask(self.actor_wg, "finalize"), return_exceptions=True)
-        await self._answers(living, taking)
-        await self._answers(living, _ask_all(living, "finalize"))
-        self._last = max(at_least, int(figures["rollcall/version"])), step
-        return dict(figures)
+
+    def _living(self, groups: dict[Any, Any]) -> dict[Any, Any]:
+        return {replica: groups[replica] for replica in self.replicas if replica in groups}
 
     @auto_await  # type: ignore[untyped-decorator]
     async def _admit(self, groups: dict[Any, Any], version_there: int, step: int | None) -> None:
@@ -422,12 +423,3 @@ def _ask_all(groups: Mapping[Any, Any], method: str, *arguments: Any) -> dict[An
 
 def _take_all(groups: Mapping[Any, Any], step: int | None) -> dict[Any, list[Any]]:
     return {replica: group.update_weights(global_steps=step) for replica, group in groups.items()}
-
-
-async def _give_up(
-    groups: Mapping[Any, Any], taking: Mapping[Any, Sequence[Awaitable[Any]]]
-) -> None:
-    """Have them wait no more for weights, and return when they do not."""
-    for asked in (_ask_all(groups, "finalize"), taking):
-        for refs in asked.values():
-            await asyncio.gather(*refs, return_exceptions=True)

@@ -1,9 +1,11 @@
 """Updates of verl by its own engine `nixl` and by `rollcall`. The last line is JSON.
 
 `.venv-verl/bin/python -m hack.bench.verl_updates [--megabytes 256] [--rounds 10]`; nothing else
-should run meanwhile. One trainer rank, two replicas. Each round has an update by each of: verl's
-engine and manager; Rollcall's engine with verl's manager; Rollcall's engine and manager. Beside
-the seconds of the update stand those in which the replicas' servers did not generate.
+should run meanwhile. One trainer rank, two replicas. Blocks of updates by verl's engine and
+manager alternate with blocks by Rollcall's engine, whose updates are by verl's manager and by
+Rollcall's in turn. Workers of one engine are gone before those of the other start: threads of
+NIXL's never rest. Beside the seconds of an update stand those in which the replicas' servers did
+not generate. Ratios are to the median of verl's block before.
 """
 
 import argparse
@@ -11,9 +13,11 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import ray
@@ -29,7 +33,8 @@ from tests.process.pods import AT_IMPORT
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
 REPLICAS = 2
-WARM_ROUNDS = 2
+BLOCKS, WARM_ROUNDS = 2, 2
+WAYS = "verls", "stock_manager", "rollcalls_manager"
 
 
 class Updated:
@@ -56,26 +61,29 @@ class Updated:
             self.stood_still.append(max(taken))
 
 
-async def measure(nbytes: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each way, and their ratios to verl's own of the same round."""
-    async with AsyncExitStack() as stack:
-        verls = await stack.enter_async_context(by_nixl(nbytes))
-        stock, ours = await stack.enter_async_context(by_rollcall(nbytes))
-        ways = {"verls": verls, "stock_manager": stock, "rollcalls_manager": ours}
-        for number in range(WARM_ROUNDS + rounds):
-            for way in ways.values():
-                await way.update(number + 1, counts=number >= WARM_ROUNDS)
-    found: dict[str, Any] = {"megabytes": nbytes >> 20, "rounds": rounds}
-    for name, way in ways.items():
-        pairs = zip(way.seconds, way.stood_still, verls.seconds, verls.stood_still, strict=True)
-        ratios = [(seconds / base, still / quiet) for seconds, still, base, quiet in pairs]
-        found[name] = {
-            "seconds": spread(way.seconds),
-            "stood_still": spread(way.stood_still),
-            "ratio": spread([first for first, _ in ratios]),
-            "stood_still_ratio": spread([second for _, second in ratios]),
-        }
-    return found
+async def measure(nbytes: int, rounds: int, engine: str) -> dict[str, Any]:
+    """Seconds of each way, and their ratios to verl's own."""
+    found: dict[str, Any] = {name: defaultdict(list) for name in WAYS}
+    for _ in range(BLOCKS):
+        async with by_nixl(nbytes) as verls:
+            await updates([verls], rounds // BLOCKS)
+        async with by_rollcall(nbytes, engine) as (stock, ours):
+            await updates([stock, ours], rounds // BLOCKS)
+        base, quiet = median(verls.seconds), median(verls.stood_still)
+        for name, way in zip(WAYS, (verls, stock, ours), strict=True):
+            found[name]["seconds"] += way.seconds
+            found[name]["stood_still"] += way.stood_still
+            found[name]["ratio"] += [seconds / base for seconds in way.seconds]
+            found[name]["stood_still_ratio"] += [still / quiet for still in way.stood_still]
+    spreads = {name: {key: spread(found[name][key]) for key in found[name]} for name in WAYS}
+    return {"megabytes": nbytes >> 20, "engine": engine, **spreads}
+
+
+async def updates(ways: list[Updated], count: int) -> None:
+    """By each of them in turn, after some that do not count."""
+    for number in range(WARM_ROUNDS + count):
+        for way in ways:
+            await way.update(number + 1, counts=number >= WARM_ROUNDS)
 
 
 @asynccontextmanager
@@ -90,13 +98,24 @@ async def by_nixl(nbytes: int) -> AsyncIterator[Updated]:
     ]
     manager = CheckpointEngineManager(actors.engine_config("nixl"), actor, list(replicas))
     yield Updated(manager, replicas)
+    end(actor, replicas)
+
+
+def end(actor: Any, replicas: list[actors.Replica]) -> None:
+    """All processes of a way."""
+    for worker in actor.workers + [
+        each for one in replicas for each in (*one.workers, *one.servers)
+    ]:
+        ray.kill(worker)
 
 
 @asynccontextmanager
-async def by_rollcall(nbytes: int) -> AsyncIterator[tuple[Updated, Updated]]:
+async def by_rollcall(nbytes: int, engine: str) -> AsyncIterator[tuple[Updated, Updated]]:
     """Rollcall's engine, with verl's manager and with its own."""
     with tempfile.TemporaryDirectory() as folder:
-        async with LocalJob(Path(folder), external_job_config(membership=FAST)) as job:
+        async with LocalJob(
+            Path(folder), external_job_config(membership=FAST, weight_sync={"engine": engine})
+        ) as job:
             actor = await asyncio.to_thread(
                 actors.worker_group,
                 actors.Sender,
@@ -121,12 +140,14 @@ async def by_rollcall(nbytes: int) -> AsyncIterator[tuple[Updated, Updated]]:
                 Updated(CheckpointEngineManager(config, actor, list(replicas)), replicas),
                 Updated(RollcallManager(config, actor, list(replicas)), replicas),
             )
+            end(actor, replicas)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m hack.bench.verl_updates", description=__doc__)
     parser.add_argument("--megabytes", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--engine", default="auto", help="of Rollcall's weight sync")
     arguments = parser.parse_args()
     run = run_record(vars(arguments))
     os.environ |= AT_IMPORT
@@ -138,7 +159,7 @@ def main() -> None:
         log_to_driver=False,
     )
     try:
-        found = asyncio.run(measure(arguments.megabytes << 20, arguments.rounds))
+        found = asyncio.run(measure(arguments.megabytes << 20, arguments.rounds, arguments.engine))
     finally:
         ray.shutdown()
     print(f"updates: {found}", file=sys.stderr)

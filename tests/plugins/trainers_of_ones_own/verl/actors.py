@@ -111,12 +111,12 @@ class Server:
     """In the place of a server of vLLM: whether it generates."""
 
     def __init__(self) -> None:
-        self.generates = True
+        self.generates, self.stops = True, 0
 
     async def abort_all_requests(self, *, reject_request: bool = False) -> None:
         """Stop."""
         del reject_request
-        self.generates = False
+        self.generates, self.stops = False, self.stops + 1
 
     async def release_kv_cache(self) -> None:
         """There is none."""
@@ -128,9 +128,9 @@ class Server:
         """Go on."""
         self.generates = True
 
-    async def state(self) -> bool:
-        """Whether it generates."""
-        return self.generates
+    async def state(self) -> tuple[bool, int]:
+        """Whether it generates, and how often it was stopped."""
+        return self.generates, self.stops
 
 
 class Replica(RolloutReplica):  # type: ignore[misc]
@@ -152,7 +152,11 @@ class Replica(RolloutReplica):  # type: ignore[misc]
 
     async def generates(self) -> bool:
         """Whether its server does."""
-        return bool(await self.servers[0].state.remote())
+        return bool((await self.servers[0].state.remote())[0])
+
+    async def stops(self) -> int:
+        """How often its server was stopped."""
+        return int((await self.servers[0].state.remote())[1])
 
     async def kill(self) -> None:
         """End worker and server, as when their pod is lost."""
