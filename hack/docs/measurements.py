@@ -21,7 +21,7 @@ PAGE = RUNS.parents[1] / "measurements.md"
 GROUPS: Mapping[str, tuple[str, ...]] = {
     "Weight sync": ("sync", "checks", "shards", "killed-receiver"),
     "Recovery": ("recovery", "soak"),
-    "Training": ("local-jobs", "training-waits", "own-trainer", "algorithms"),
+    "Training": ("local-jobs", "training-waits", "own-trainer", "verl-updates", "algorithms"),
     "Language models": ("vllm-updates", "language-model", "demo-llm"),
     "The front": ("front",),
     "Under attack": ("attacks", "liar", "liar-throughput"),
