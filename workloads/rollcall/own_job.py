@@ -12,7 +12,7 @@ import re
 import shutil
 import time
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jwt
@@ -27,6 +27,7 @@ from rollcall_protocol.job_config import EngineRef, PoolConfig
 from rollcall_protocol.wire.json_codec import decode, encode
 from rollcall_protocol.wire.roster import RosterMember
 from rollcall_protocol.wire.trust_bundle import TrustBundle
+from rollcall_runtime.coordinator.atomic_json import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -166,7 +167,7 @@ class OwnJob:
     def _open_record(self, path: Path) -> OwnJobRecord:
         if not path.exists():
             record = OwnJobRecord(str(uuid.uuid4()), str(uuid.uuid4()))
-            path.write_text(json.dumps(asdict(record)), encoding="utf-8")
+            write_json(path, record)
             return record
         try:
             return decode(OwnJobRecord, json.loads(path.read_text(encoding="utf-8")))
@@ -175,10 +176,7 @@ class OwnJob:
 
     def _remember(self, members: tuple[RosterMember, ...]) -> None:
         self._record = replace(self._record, members=members)
-        path = self._folder / _RECORD
-        beside = path.with_suffix(".new")
-        beside.write_text(json.dumps(encode(self._record)), encoding="utf-8")
-        beside.replace(path)
+        write_json(self._folder / _RECORD, self._record)
 
 
 def _check_address(what: str, address: str) -> None:

@@ -19,7 +19,6 @@ from rollcall.errors import RollcallError
 from rollcall.results import Outcome, RolloutEvent
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.external_trainer import (
-    CoordinatorReady,
     FinishTraining,
     MetricValues,
     Published,
@@ -27,6 +26,7 @@ from rollcall_protocol.wire.external_trainer import (
     ReadMetrics,
     ReportProgress,
     TakeMembers,
+    TrainingIsOver,
     WithdrawWeights,
 )
 from rollcall_protocol.wire.library_link import Done
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from rollcall.own_job import OwnJob
     from rollcall.results import ResponseGroup
     from rollcall.weights import NamedTensors
+    from rollcall_protocol.wire.external_trainer import CoordinatorReady
+    from rollcall_protocol.wire.roster import RosterMember
 
 _PLACE = (
     "trainer of a job; run the program in an RLJob with trainer.kind: External, such as by "
@@ -77,21 +79,10 @@ class Trainer:
         self._last_step: int | None = None  # of `finish_at_exit`
         self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
         try:
-            ready = self._process.wait_until_ready()
-            if isinstance(ready, CoordinatorReady):
-                self._weights.write_float32_as(ready.float32_as)
-                if own_job is not None:
-                    self._take(EpochCause.JOB_STARTED)
-                return
-            self.stay()
+            self._begin(self._process.wait_until_ready())
         except BaseException:
             self.close()
             raise
-        self.close()
-        again = "delete and recreate the RLJob" if own_job is None else "take another folder"
-        raise RollcallError(
-            f"Trainer: the job is over since step {ready.step}; {again} to train again"
-        )
 
     @classmethod
     def without_operator(
@@ -136,13 +127,14 @@ class Trainer:
         before = job.members
         variables = job.admit(name, address, engine=engine, config=config or {})
         if job.members != before:
-            self._take(EpochCause.MEMBERS_JOINED)
+            self._take(job.members, EpochCause.MEMBERS_JOINED)
         return variables
 
     def remove(self, name: str) -> None:
         """A rollout that was admitted belongs to the job no more; end its process."""
-        self._own_job("remove").remove(name)
-        self._take(EpochCause.SCALED_DOWN)
+        job = self._own_job("remove")
+        job.remove(name)
+        self._take(job.members, EpochCause.SCALED_DOWN)
 
     @property
     def coordinator_pid(self) -> int:
@@ -308,6 +300,17 @@ class Trainer:
         if not self._finished:
             self.close()
 
+    def _begin(self, first: CoordinatorReady | TrainingIsOver) -> None:
+        if isinstance(first, TrainingIsOver):
+            self.stay()
+            again = "take another folder" if self._job else "delete and recreate the RLJob"
+            raise RollcallError(
+                f"Trainer: the job is over since step {first.step}; {again} to train again"
+            )
+        self._weights.write_float32_as(first.float32_as)
+        if self._job is not None:
+            self._take(self._job.members, EpochCause.JOB_STARTED)
+
     def _own_job(self, call: str) -> OwnJob:
         if self._job is None:
             raise RollcallError(
@@ -316,8 +319,7 @@ class Trainer:
             )
         return self._job
 
-    def _take(self, cause: EpochCause) -> None:
-        members = self._own_job("admit").members
+    def _take(self, members: tuple[RosterMember, ...], cause: EpochCause) -> None:
         self._process.ask(lambda number: TakeMembers(number, members, cause), Done)
 
     def _exit(self) -> None:
