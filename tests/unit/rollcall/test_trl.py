@@ -36,6 +36,7 @@ def made(kind: Any, **changes: Any) -> Any:
     return trainer
 
 
+@pytest.mark.filterwarnings("ignore:You are importing from 'trl.experimental'")
 @pytest.mark.parametrize(("module", "name"), TRAINERS.items(), ids=TRAINERS.values())
 def test_trls_trainers_have_what_attach_sets(module: str, name: str) -> None:
     kind = getattr(importlib.import_module(module), name)
