@@ -9,7 +9,6 @@ areal/infra/remote_inf_engine.py of 1.0.4
 from __future__ import annotations
 
 import asyncio
-import math
 import shutil
 import time
 from copy import deepcopy
@@ -26,9 +25,10 @@ from areal.utils import logging, perf_tracer, stats_tracker
 from areal.utils.environ import is_single_controller
 from safetensors import safe_open
 
+from rollcall.asked_responses import refuse_unless_neutral
 from rollcall.errors import RollcallError
-from rollcall.known_versions import is_known
-from rollcall.trainer import Trainer
+from rollcall.known_versions import is_known, shown
+from rollcall.trainer import Trainer, finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,9 +110,7 @@ class PPOTrainer(rl_trainer.PPOTrainer):  # type: ignore[misc]
         for engine in filter(None, [self.rollout, self.eval_rollout]):
             stats.update(engine.export_stats())
         self.stats_logger.commit(epoch, epoch_step, global_step, stats)
-        reward = stats.get(REWARD, math.nan)
-        known = reward if math.isfinite(reward) else None
-        self._weights.own.report(global_step + 1, reward=known)
+        self._weights.own.report(global_step + 1, reward=finite(stats.get(REWARD)))
 
 
 class _Publications:
@@ -153,18 +151,12 @@ class _Engine(RemoteInfEngine):  # type: ignore[misc]
         super().__init__(config, backend=None)  # what speaks with a server
         self._weights = weights
 
-    def initialize(
-        self,
-        engine_id: str | None = None,
-        addr: str | list[str] | None = None,
-        train_data_parallel_size: int | None = None,
-    ) -> None:
+    def initialize(self) -> None:
         """Wait for no server."""
-        del addr
-        self.engine_id = engine_id or "rollcall"
+        self.engine_id = "rollcall"
         self.logger = logging.getLogger("rollcall")
         executor = WorkflowExecutor(config=self.config, inference_engine=self)
-        executor.initialize(logger=self.logger, train_data_parallel_size=train_data_parallel_size)
+        executor.initialize(logger=self.logger)
         self.workflow_executor = executor
         self._initialized = True
 
@@ -235,8 +227,7 @@ def _check(config: PPOConfig) -> None:
     if not is_known(found, FIRST_VERSION, END_VERSION):
         raise RollcallError(
             f"PPOTrainer: areal {found} is installed; "
-            f"{'.'.join(map(str, FIRST_VERSION))} up to, and without, "
-            f"{'.'.join(map(str, END_VERSION))} are known: install one of these"
+            f"{shown(FIRST_VERSION, END_VERSION)} are known: install one of these"
         )
     if not is_single_controller():
         raise RollcallError(
@@ -263,13 +254,9 @@ def _check(config: PPOConfig) -> None:
 
 
 def _check_request(req: ModelRequest) -> None:
-    asked = {name: getattr(req.gconfig, name) for name in _NEUTRAL}
+    asked = {name: (getattr(req.gconfig, name), neutral) for name, neutral in _NEUTRAL.items()}
     images = bool(req.image_data or req.vision_msg_vllm)
-    for name, value in [*asked.items(), ("image_data", images)]:
-        if value != _NEUTRAL.get(name, False):
-            raise RollcallError(
-                f"generate: {name} is {value!r}, which rollouts do not have; leave it out"
-            )
+    refuse_unless_neutral({**asked, "image_data": (images, False)})
     if len(req.input_ids) >= req.gconfig.max_tokens:
         raise RollcallError(
             f"generate: the prompt has {len(req.input_ids)} tokens, and gconfig.max_tokens is "

@@ -11,7 +11,7 @@ from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.external_trainer import Generated, GenerateResponses
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 SEED_LIMIT = 2**63
 _LEAST_TEMPERATURE = 1e-5  # below it the likeliest token is taken
@@ -75,6 +75,18 @@ class AskedResponses:
             ResponseGroup(prompt, tuple(_there(sample) for sample in samples))
             for prompt, samples in zip(self._prompts, self._found, strict=True)
         ]
+
+
+def refuse_unless_neutral(settings: Mapping[str, tuple[object, object]]) -> None:
+    """For settings of a framework that rollouts do not have: values, and what does nothing.
+
+    RollcallError names the first one that would do something.
+    """
+    for name, (value, neutral) in settings.items():
+        if value != neutral:
+            raise RollcallError(
+                f"generate: {name} is {value!r:.80}, which rollouts do not have; leave it out"
+            )
 
 
 def _there(sample: SampledResponse | None) -> SampledResponse:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from rollcall.asked_responses import AskedResponses
 from rollcall.child_process import job_environment
@@ -328,3 +328,9 @@ class Trainer:
             return
         self.finish(self._last_step)
         self.stay()
+
+
+def finite(value: object) -> float | None:
+    """For `report`: None for what is no finite number, such as NaN in a step without gradients."""
+    found = isinstance(value, (int, float)) and math.isfinite(value)
+    return float(cast("float", value)) if found else None

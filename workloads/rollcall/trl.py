@@ -9,17 +9,17 @@ https://github.com/huggingface/trl, trl/generation/vllm_generation.py and vllm_c
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, cast
 
+from rollcall.asked_responses import refuse_unless_neutral
 from rollcall.errors import RollcallError
-from rollcall.known_versions import is_known
-from rollcall.trainer import Trainer
+from rollcall.known_versions import is_known, shown
+from rollcall.trainer import Trainer, finite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -165,11 +165,7 @@ class _Client:
             "logprobs": (logprobs or 0, 0),
             "images": (features, None),
         }
-        for name, (value, wanted) in neutral.items():
-            if value != wanted:
-                raise RollcallError(
-                    f"generate: {name} is {value!r:.80}, which rollouts do not have; leave it out"
-                )
+        refuse_unless_neutral(neutral)
         asked = {
             "max_tokens": max_tokens,
             "temperature": temperature,
@@ -234,8 +230,7 @@ def _check(trainer: Any) -> None:
     if not is_known(found, FIRST_VERSION, END_VERSION):
         raise RollcallError(
             f"attach: trl {found} is installed; the trainers of "
-            f"{_shown(FIRST_VERSION)} up to, and without, {_shown(END_VERSION)} are known: install "
-            "one of these"
+            f"{shown(FIRST_VERSION, END_VERSION)} are known: install one of these"
         )
     if getattr(trainer, "use_vllm", False):
         raise RollcallError(
@@ -264,10 +259,6 @@ def _sampling(trainer: Any, name: str) -> Any:
     return _SAMPLING[name]
 
 
-def _shown(numbers: Iterable[int]) -> str:
-    return ".".join(map(str, numbers))
-
-
 def _changed(what: str) -> RollcallError:
     return RollcallError(
         f"attach: trl {version('trl')} has no {what}; it is no trainer that generates by vLLM, or "
@@ -287,7 +278,7 @@ def _progress(own: Trainer) -> Any:
         ) -> None:
             """TRL logs the mean reward of the samples of the steps since the last log."""
             del args, control
-            numbers = {name: _number(value) for name, value in (logs or {}).items()}
+            numbers = {name: finite(value) for name, value in (logs or {}).items()}
             figures = {
                 ours: number
                 for theirs, ours in _FIGURES.items()
@@ -301,9 +292,3 @@ def _progress(own: Trainer) -> Any:
             own.finish_at_exit(state.global_step)
 
     return RollcallProgress()
-
-
-def _number(value: object) -> float | None:
-    """None for what is no finite number, such as NaN in a step without gradients."""
-    found = isinstance(value, (int, float)) and math.isfinite(value)
-    return float(cast("float", value)) if found else None

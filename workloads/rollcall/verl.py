@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from rollcall.errors import RollcallError
-from rollcall.known_versions import is_known
+from rollcall.known_versions import is_known, shown
 from rollcall.rollout import Rollout
 from rollcall.trainer import Trainer
 from rollcall_protocol import pod_contract
@@ -51,8 +51,8 @@ def _check_version() -> None:
         raise RollcallError("rollcall.verl: verl is not installed; install verl 0.9.1") from error
     if not is_known(found, FIRST_VERSION, END_VERSION):
         raise RollcallError(
-            f"rollcall.verl: verl {found} is installed, and versions from 0.9.1 up to, and "
-            "without, 0.10 are known; install one of these"
+            f"rollcall.verl: verl {found} is installed, and versions from "
+            f"{shown(FIRST_VERSION, END_VERSION)} are known; install one of these"
         )
 
 
