@@ -166,15 +166,8 @@ $(LOCAL): $(TOOLS) requirements/local.txt pyproject.toml
 	$(INSTALL_PROJECT)
 	@touch $@
 
-# vLLM pins versions that differ from those of the other tests.
-$(VLLM_STAMP): $(TOOLS) requirements/vllm.txt pyproject.toml
-	$(PYTHON) -m venv --clear .venv-vllm
-	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/vllm.txt
-	$(BIN)/uv pip install --python .venv-vllm/bin/python --quiet --no-deps --no-build-isolation --editable .
-	@touch $@
-
-# verl and AReaL have older versions than the other tests.
-.venv-verl/.stamp .venv-areal/.stamp: .venv-%/.stamp: $(TOOLS) requirements/%.txt pyproject.toml
+# vLLM pins versions that differ from those of the other tests; verl and AReaL have older ones.
+$(VLLM_STAMP) $(VERL_STAMP) $(AREAL_STAMP): .venv-%/.stamp: $(TOOLS) requirements/%.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv-$*
 	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/$*.txt
 	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --no-deps --no-build-isolation --editable .

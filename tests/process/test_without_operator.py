@@ -115,7 +115,7 @@ async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
         await machine.open()
         await machine.until_members("three", "two-again", seed=6)
         await machine.call(machine.trainer.finish, 6)
-        await machine.call(machine.trainer.stay)  # returns: nobody would start it again
+        await machine.call(machine.trainer.stay)  # returns: no operator restarts the program
         await machine.call(machine.trainer.close)
         with pytest.raises(RollcallError, match="over since step 6; take another folder to train"):
             await machine.open()

@@ -57,7 +57,7 @@ def contains(completions: list[Any], answer: list[str], **_: object) -> list[flo
     return [float(word in completion[0]["content"]) for completion, word in found]
 
 
-def vowels(completions: list[Any], **_: object) -> list[float]:
+def share_of_a(completions: list[Any], **_: object) -> list[float]:
     """The share of a completion's a's."""
     texts = [completion[0]["content"] for completion in completions]
     return [text.count("a") / max(1, len(text)) for text in texts]
@@ -96,7 +96,7 @@ def conversations() -> Any:
     data = asked("be brief")
     return trl.GRPOTrainer(
         model=MODEL,
-        reward_funcs=[contains, vowels],
+        reward_funcs=[contains, share_of_a],
         args=args,
         train_dataset=data,
         eval_dataset=data.select(range(4)),
@@ -128,7 +128,7 @@ def tools() -> Any:
     return trl.GRPOTrainer(
         model=MODEL,
         processing_class=tokenizer_with_tools(),
-        reward_funcs=vowels,
+        reward_funcs=share_of_a,
         tools=[multiply],
         args=trl.GRPOConfig(**common(max_completion_length=100), num_generations=4),
         train_dataset=asked(),
@@ -208,7 +208,7 @@ def sdpo() -> Any:
     from trl.experimental.sdpo import SDPOConfig, SDPOTrainer  # noqa: PLC0415
 
     args = SDPOConfig(**common(**SHORT), num_generations=4)
-    return SDPOTrainer(model=MODEL, reward_funcs=[vowels], args=args, train_dataset=asked())
+    return SDPOTrainer(model=MODEL, reward_funcs=[share_of_a], args=args, train_dataset=asked())
 
 
 def main() -> None:

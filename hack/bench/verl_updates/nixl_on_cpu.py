@@ -1,7 +1,7 @@
 """Lets verl's own checkpoint engine `nixl` run without a GPU, in this process.
 
-Its setting `device: cpu` pins memory and synchronises with CUDA even so, and its module imports
-cupy. What it sends, and how, stays as it is.
+With its setting `device: cpu` the engine still pins memory and synchronises with CUDA, and its
+module imports cupy. `prepare` replaces these three; the engine sends weights by its own code.
 """
 
 import sys
