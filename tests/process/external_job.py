@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,22 @@ from tests.unit.rollcall_runtime.jobs import external_job_config
 
 T = TypeVar("T")
 Weights = dict[str, torch.Tensor]
+PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
+
+
+async def in_thread(function: Callable[..., T], *arguments: Any, **more: Any) -> T:
+    """What a function that waits returns; TimeoutError after STEP_SECONDS."""
+    async with asyncio.timeout(STEP_SECONDS):
+        return await asyncio.to_thread(function, *arguments, **more)
+
+
+def random_weights(model: torch.nn.Module, seed: int) -> Weights:
+    """Other weights for each seed."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        name: torch.randn(tensor.shape, generator=generator) * 0.1
+        for name, tensor in model.named_parameters()
+    }
 
 
 class ExternalJob:
@@ -43,16 +60,11 @@ class ExternalJob:
 
     async def call(self, function: Callable[..., T], *arguments: Any, **more: Any) -> T:
         """What a function of the library returns, in a thread, since all of them wait."""
-        async with asyncio.timeout(STEP_SECONDS):
-            return await asyncio.to_thread(function, *arguments, **more)
+        return await in_thread(function, *arguments, **more)
 
     def weights(self, seed: int) -> Weights:
         """Other weights of the model for each seed."""
-        generator = torch.Generator().manual_seed(seed)
-        return {
-            name: torch.randn(tensor.shape, generator=generator) * 0.1
-            for name, tensor in self.model.named_parameters()
-        }
+        return random_weights(self.model, seed)
 
     def worst_logprob(self, groups: Sequence[ResponseGroup], weights: Weights) -> float:
         """The largest difference of a sampled token's log-probability from the model's own."""
@@ -120,6 +132,21 @@ class ExternalJob:
         folder = Path(self.job.trainer.variables["ROLLCALL_STATE_DIR"])
         state = persistent_state.load_and_count_boot(folder, self.job.trainer.uid)
         return [incarnation.lineage for incarnation in state.incarnations]
+
+
+def program_job(
+    folder: Path,
+    model: str,
+    *command: str,
+    sync: dict[str, Any] | None = None,
+    max_tokens: int = 8,
+) -> LocalJob:
+    """A job whose trainer is a Python program, with rollouts that generate by transformers."""
+    config = external_job_config(membership=FAST, model=model, weight_sync=sync)
+    engine = EngineRef("transformers", {"maxTokens": max_tokens})
+    job = LocalJob(folder, config, rollout_engine=engine)
+    job.trainer.command = [sys.executable, *command]
+    return job
 
 
 @asynccontextmanager

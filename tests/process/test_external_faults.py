@@ -17,13 +17,12 @@ from rollcall import Outcome, RollcallError
 from rollcall_protocol.wire.external_trainer import Published, PublishWeights, WithdrawWeights
 from rollcall_protocol.wire.library_link import Done
 from tests.process import slow_weights
-from tests.process.external_job import ExternalJob, external_job
+from tests.process.external_job import PROMPTS, ExternalJob, external_job
 from tests.process.harness import FAST
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
 SLOW = 0.6  # seconds of each stage and of each commit
 LATER = 3.0  # seconds that the publication after a fault may take beyond an undisturbed one
 MEMBERSHIP = {**FAST, "heartbeat": 0.2, "suspect_after": 1.0}

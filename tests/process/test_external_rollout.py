@@ -14,9 +14,8 @@ import torch
 from rollcall import RollcallError, Rollout
 from rollcall_protocol.wire.roster import EpochCause
 from tests.process import rollout_program
-from tests.process.external_job import ExternalJob, Weights, external_job
+from tests.process.external_job import PROMPTS, ExternalJob, Weights, external_job
 from tests.process.harness import FAST
-from tests.process.test_external_trainer import PROMPTS
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
 QUICK = {**FAST, "heartbeat": 0.2, "suspect_after": 1.0}

@@ -13,11 +13,10 @@ import torch
 
 from rollcall import RollcallError, Trainer
 from rollcall_protocol.wire.roster import EpochCause
-from tests.process.external_job import ExternalJob, external_job
+from tests.process.external_job import PROMPTS, ExternalJob, external_job
 from tests.process.harness import FAST, STEP_SECONDS
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
-PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
 SAME = 1e-4  # of log-probabilities that another process computes from the same weights
 OTHER = 1e-2
 

@@ -12,6 +12,7 @@ from tokenizers import pre_tokenizers
 from rollcall_protocol.job_config import EngineRef
 from rollcall_protocol.pod_contract import FRONT_PORT
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
+from tests.process.external_job import program_job
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
@@ -33,11 +34,8 @@ def trl_job(
 ) -> LocalJob:
     """A job whose trainer is the program, started by a `launcher`."""
     arguments = trl_model(folder, settings)
-    config = external_job_config(membership=FAST, model=arguments[0], weight_sync=sync)
-    engine = EngineRef("transformers", {"maxTokens": max_tokens})
-    job = LocalJob(folder, config, rollout_engine=engine)
-    job.trainer.command = [sys.executable, *launcher, str(PROGRAM), *arguments]
-    return job
+    command = (*launcher, str(PROGRAM), *arguments)
+    return program_job(folder, arguments[0], *command, sync=sync, max_tokens=max_tokens)
 
 
 def logged(log: str, what: str) -> list[float]:
@@ -121,12 +119,10 @@ TRAINERS = (
 @pytest.mark.slow
 @pytest.mark.parametrize("script", TRAINERS)
 async def test_each_trainer_of_trl_trains(tmp_path: Path, script: str) -> None:
-    model = model_for_chats(tmp_path / "model")
-    config = external_job_config(membership=FAST, model=str(model))
-    job = LocalJob(tmp_path, config, rollout_engine=EngineRef("transformers", {"maxTokens": 128}))
-    program = PROGRAM.with_name("trl_trainers_program.py")
-    job.trainer.command = [sys.executable, str(program), script, str(model), str(tmp_path / "out")]
-    async with job:
+    model = str(model_for_chats(tmp_path / "model"))
+    program = str(PROGRAM.with_name("trl_trainers_program.py"))
+    command = (program, script, model, str(tmp_path / "out"))
+    async with program_job(tmp_path, model, *command, max_tokens=128) as job:
         await job.start(rollouts=2)
         seen = await job.finished(seconds=STEP_SECONDS)
         assert seen.snapshot.finished is not None

@@ -4,10 +4,9 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -15,14 +14,18 @@ import torch
 from rollcall import Outcome, RollcallError, Rollout, Trainer
 from rollcall_runtime.models.open_model import open_model
 from tests.networks import own_network
-from tests.process.external_job import external_job
+from tests.process.external_job import (
+    PROMPTS,
+    Weights,
+    external_job,
+    in_thread,
+    random_weights,
+)
 from tests.process.harness import STEP_SECONDS
 from tests.process.pods import AT_IMPORT, ROOT
 
-T = TypeVar("T")
 MODEL = "builtin:reverse-tiny"
 PROGRAM = Path(sys.executable).with_name("rollcall-rollout")
-PROMPTS = [[0, 3, 4, 5, 6, 7, 1], [0, 7, 6, 5, 4, 3, 1]]
 
 
 class OwnMachine:
@@ -34,12 +37,8 @@ class OwnMachine:
         self.rollouts: dict[str, asyncio.subprocess.Process] = {}
         self._addresses = 1
 
-    async def call(self, function: Callable[..., T], *arguments: Any, **more: Any) -> T:
-        async with asyncio.timeout(STEP_SECONDS):
-            return await asyncio.to_thread(function, *arguments, **more)
-
     async def open(self) -> None:
-        self.trainer = await self.call(
+        self.trainer = await in_thread(
             Trainer.without_operator,
             self._folder / "job",
             address=f"{self._network}.1",
@@ -50,7 +49,7 @@ class OwnMachine:
     async def admit(self, name: str) -> dict[str, str]:
         self._addresses += 1
         address = f"{self._network}.{self._addresses}"
-        return await self.call(self.trainer.admit, name, address, engine="tiny")
+        return await in_thread(self.trainer.admit, name, address, engine="tiny")
 
     async def add(self, name: str) -> None:
         variables = {"PATH": os.environ["PATH"], **AT_IMPORT, **await self.admit(name)}
@@ -59,7 +58,7 @@ class OwnMachine:
         )
 
     async def publish(self, seed: int) -> Outcome:
-        return await self.call(self.trainer.publish, weights(seed).items(), seed)
+        return await in_thread(self.trainer.publish, weights(seed).items(), seed)
 
     async def until_members(self, *names: str, seed: int) -> None:
         """Publish until these are the members."""
@@ -73,12 +72,8 @@ class OwnMachine:
         await asyncio.wait_for(process.wait(), 20)
 
 
-def weights(seed: int) -> dict[str, torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return {
-        name: torch.randn(tensor.shape, generator=generator) * 0.1
-        for name, tensor in open_model(MODEL).build().named_parameters()
-    }
+def weights(seed: int) -> Weights:
+    return random_weights(open_model(MODEL).build(), seed)
 
 
 @asynccontextmanager
@@ -90,7 +85,7 @@ async def own_machine(folder: Path) -> AsyncIterator[OwnMachine]:
     finally:
         for name in list(machine.rollouts):
             await machine.end(name)
-        await machine.call(machine.trainer.close)
+        await in_thread(machine.trainer.close)
 
 
 @pytest.mark.slow
@@ -99,9 +94,9 @@ async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
         for name in ("one", "two"):
             await machine.add(name)
         await machine.until_members("one", "two", seed=1)
-        groups = await machine.call(machine.trainer.generate, PROMPTS, 2, max_tokens=5)
+        groups = await in_thread(machine.trainer.generate, PROMPTS, 2, max_tokens=5)
         assert [len(group.samples) for group in groups] == [2, 2]
-        await machine.call(machine.trainer.remove, "one")
+        await in_thread(machine.trainer.remove, "one")
         assert (await machine.publish(2)).members == ("two",)
         await machine.end("one", signal.SIGTERM)
         await machine.add("three")
@@ -111,12 +106,12 @@ async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
         await machine.add("two-again")
         await machine.until_members("three", "two-again", seed=5)
         # A trainer that starts again with the folder finds them.
-        await machine.call(machine.trainer.close)
+        await in_thread(machine.trainer.close)
         await machine.open()
         await machine.until_members("three", "two-again", seed=6)
-        await machine.call(machine.trainer.finish, 6)
-        await machine.call(machine.trainer.stay)  # returns: no operator restarts the program
-        await machine.call(machine.trainer.close)
+        await in_thread(machine.trainer.finish, 6)
+        await in_thread(machine.trainer.stay)  # returns: no operator restarts the program
+        await in_thread(machine.trainer.close)
         with pytest.raises(RollcallError, match="over since step 6; take another folder to train"):
             await machine.open()
 
@@ -124,9 +119,9 @@ async def test_rollouts_are_admitted_and_removed(tmp_path: Path) -> None:
 async def test_a_program_joins_and_takes_weights(tmp_path: Path) -> None:
     async with own_machine(tmp_path) as machine:
         variables = {**os.environ, **await machine.admit("mine")}
-        with await machine.call(Rollout.join, environment=variables) as rollout:
+        with await in_thread(Rollout.join, environment=variables) as rollout:
             await machine.publish(7)
-            found = await machine.call(lambda: dict(rollout.receive()))
+            found = await in_thread(lambda: dict(rollout.receive()))
             for name, tensor in weights(7).items():
                 assert torch.equal(found[name], tensor)
 

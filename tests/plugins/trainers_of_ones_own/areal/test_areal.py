@@ -4,17 +4,15 @@ import json
 import os
 import re
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollcall_protocol.job_config import EngineRef
 from rollcall_protocol.wire.roster import EpochCause
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
-from tests.process.harness import FAST, LocalJob
-from tests.unit.rollcall_runtime.jobs import external_job_config
+from tests.process.external_job import program_job
+from tests.process.harness import LocalJob
 
 PROGRAM = Path(__file__).with_name("program.py")
 SECONDS = 150.0  # importing AReaL in three processes on two busy cores
@@ -24,11 +22,8 @@ pytestmark = pytest.mark.timeout(2 * SECONDS)
 def areal_job(folder: Path, sync: dict[str, Any] | None = None, **settings: Any) -> LocalJob:
     """A job whose trainer is the program."""
     model = str(write_tiny_model(folder / "model", tied=False, characters=LETTERS, spread=0.02))
-    config = external_job_config(membership=FAST, model=model, weight_sync=sync)
-    job = LocalJob(folder, config, rollout_engine=EngineRef("transformers", {"maxTokens": 8}))
     arguments = [model, str(folder / "out"), json.dumps(settings)]
-    job.trainer.command = [sys.executable, str(PROGRAM), *arguments]
-    return job
+    return program_job(folder, model, str(PROGRAM), *arguments, sync=sync)
 
 
 def logged(log: str, what: str) -> list[float]:
