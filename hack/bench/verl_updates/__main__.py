@@ -28,6 +28,7 @@ from hack.bench.spreads import spread
 from hack.bench.verl_updates import actors
 from rollcall.verl import RollcallManager
 from rollcall_protocol.wire.roster import EpochCause
+from tests.plugins.trainers_of_ones_own.verl.actors import start_ray, worker_group
 from tests.process.harness import FAST, LocalJob
 from tests.process.pods import AT_IMPORT
 from tests.unit.rollcall_runtime.jobs import external_job_config
@@ -90,7 +91,7 @@ async def updates(ways: list[Updated], count: int) -> None:
 async def by_nixl(nbytes: int) -> AsyncIterator[Updated]:
     """Engine and manager of verl."""
     actor = await asyncio.to_thread(
-        actors.worker_group, actors.Sender, AT_IMPORT, backend="nixl", nbytes=nbytes
+        worker_group, actors.Sender, AT_IMPORT, backend="nixl", nbytes=nbytes
     )
     replicas = [
         await asyncio.to_thread(actors.Replica, number, "nixl", nbytes, AT_IMPORT)
@@ -117,7 +118,7 @@ async def by_rollcall(nbytes: int, engine: str) -> AsyncIterator[tuple[Updated, 
             Path(folder), external_job_config(membership=FAST, weight_sync={"engine": engine})
         ) as job:
             actor = await asyncio.to_thread(
-                actors.worker_group,
+                worker_group,
                 actors.Sender,
                 job.trainer.variables,
                 backend="rollcall",
@@ -151,13 +152,7 @@ def main() -> None:
     arguments = parser.parse_args()
     run = run_record(vars(arguments))
     os.environ |= AT_IMPORT
-    ray.init(
-        address="local",
-        num_cpus=16,
-        include_dashboard=False,
-        object_store_memory=100 * 2**20,
-        log_to_driver=False,
-    )
+    start_ray()
     try:
         found = asyncio.run(measure(arguments.megabytes << 20, arguments.rounds, arguments.engine))
     finally:

@@ -13,10 +13,11 @@ import torch
 from verl.checkpoint_engine import CheckpointEngineRegistry, CheckpointEngineWorker
 from verl.single_controller.base import Worker
 from verl.single_controller.base.decorator import Dispatch, register
-from verl.single_controller.ray import RayClassWithInitArgs, RayResourcePool, RayWorkerGroup
 from verl.utils.import_utils import import_external_libs
 from verl.workers.config import CheckpointEngineConfig, RolloutConfig
 from verl.workers.rollout import RolloutReplica
+
+from tests.plugins.trainers_of_ones_own.verl.actors import Server, worker_group
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
@@ -49,7 +50,6 @@ class Sender(Worker):  # type: ignore[misc]
         super().__init__()
         config = engine_config(backend)
         import_external_libs(config.custom_backend_module or None)
-        self.nbytes = nbytes
         self.checkpoint_engine = CheckpointEngineRegistry.new(
             backend,
             is_master=self.rank == 0,
@@ -104,26 +104,22 @@ class Receiver(CheckpointEngineWorker):  # type: ignore[misc]
         return found
 
 
-class Server:
-    """In the place of a server of vLLM: how long it stood still."""
+class TimedServer(Server):
+    """How long it stood still."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.since: float | None = None
         self.stood_still = 0.0
 
     async def abort_all_requests(self, *, reject_request: bool = False) -> None:
         """Stop."""
-        del reject_request
+        await super().abort_all_requests(reject_request=reject_request)
         self.since = self.since or time.monotonic()
-
-    async def release_kv_cache(self) -> None:
-        """There is none."""
-
-    async def resume_kv_cache(self) -> None:
-        """There is none."""
 
     async def resume_generation(self) -> None:
         """Go on."""
+        await super().resume_generation()
         if self.since is not None:
             self.stood_still += time.monotonic() - self.since
             self.since = None
@@ -147,20 +143,7 @@ class Replica(RolloutReplica):  # type: ignore[misc]
         super().__init__(number, rollout_config(backend), None, gpus_per_node=1)
         self.group = worker_group(Receiver, variables, backend=backend, nbytes=nbytes)
         self.workers = self.group.workers
-        self.servers = [ray.remote(Server).options(num_cpus=0).remote()]
+        self.servers = [ray.remote(TimedServer).options(num_cpus=0).remote()]
 
     async def launch_servers(self) -> None:
         """They run."""
-
-
-def worker_group(cls: type, variables: Mapping[str, str], **arguments: Any) -> RayWorkerGroup:
-    """One worker whose process has `variables`."""
-    pool = RayResourcePool([1], use_gpu=False, max_colocate_count=1)
-    made = RayClassWithInitArgs(cls=ray.remote(cls), **arguments)
-    return RayWorkerGroup(
-        resource_pool=pool,
-        ray_cls_with_init=made,
-        use_gpu=False,
-        device_name="cpu",
-        worker_env=dict(variables),
-    )

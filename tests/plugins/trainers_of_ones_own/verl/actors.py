@@ -165,6 +165,17 @@ class Replica(RolloutReplica):  # type: ignore[misc]
         await asyncio.sleep(0)
 
 
+def start_ray() -> None:
+    """On this machine alone, for actors that mostly wait."""
+    ray.init(
+        address="local",
+        num_cpus=16,
+        include_dashboard=False,
+        object_store_memory=100 * 2**20,
+        log_to_driver=False,
+    )
+
+
 def worker_group(cls: type, variables: Mapping[str, str], **arguments: Any) -> RayWorkerGroup:
     """One worker whose process has `variables`, as one that Ray starts in a pod."""
     pool = RayResourcePool([1], use_gpu=False, max_colocate_count=1)

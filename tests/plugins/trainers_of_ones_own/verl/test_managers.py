@@ -18,6 +18,7 @@ from tests.plugins.trainers_of_ones_own.verl.actors import (
     Sender,
     checkpoint_engine,
     checksum,
+    start_ray,
     weights,
     worker_group,
 )
@@ -32,13 +33,7 @@ QUICK = {**FAST, "heartbeat": 0.2, "suspect_after": 1.0}
 @pytest.fixture(scope="module", autouse=True)
 def local_ray() -> Iterator[None]:
     os.environ |= AT_IMPORT
-    ray.init(
-        address="local",
-        num_cpus=8,
-        include_dashboard=False,
-        object_store_memory=100 * 2**20,
-        log_to_driver=False,
-    )
+    start_ray()
     yield
     ray.shutdown()
 
