@@ -41,6 +41,24 @@ def random_weights(model: torch.nn.Module, seed: int) -> Weights:
     }
 
 
+def worst_logprob(
+    model: torch.nn.Module, groups: Sequence[ResponseGroup], weights: Weights
+) -> float:
+    """The largest difference of a sampled token's log-probability from that of `weights`."""
+    model.load_state_dict(weights, strict=False)
+    rows = [(group.prompt, sample) for group in groups for sample in group.samples]
+    whole = [torch.tensor([*prompt, *sample.tokens]) for prompt, sample in rows]
+    padded = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
+    with torch.no_grad():  # what is behind a token does not count
+        logprobs = model(padded).float().log_softmax(-1)
+    worst = 0.0
+    for row, (prompt, sample) in zip(logprobs, rows, strict=True):
+        at = range(len(prompt) - 1, len(prompt) - 1 + len(sample.tokens))
+        own = row[list(at), list(sample.tokens)]
+        worst = max(worst, (own - torch.tensor(sample.logprobs)).abs().max().item())
+    return worst
+
+
 class ExternalJob:
     """The trainer `rollcall` of a job, in this process; `job` has its rollouts.
 
@@ -68,18 +86,7 @@ class ExternalJob:
 
     def worst_logprob(self, groups: Sequence[ResponseGroup], weights: Weights) -> float:
         """The largest difference of a sampled token's log-probability from the model's own."""
-        self.model.load_state_dict(weights, strict=False)
-        rows = [(group.prompt, sample) for group in groups for sample in group.samples]
-        whole = [torch.tensor([*prompt, *sample.tokens]) for prompt, sample in rows]
-        padded = torch.nn.utils.rnn.pad_sequence(whole, batch_first=True)
-        with torch.no_grad():  # what is behind a token does not count
-            logprobs = self.model(padded).float().log_softmax(-1)
-        worst = 0.0
-        for row, (prompt, sample) in zip(logprobs, rows, strict=True):
-            at = range(len(prompt) - 1, len(prompt) - 1 + len(sample.tokens))
-            own = row[list(at), list(sample.tokens)]
-            worst = max(worst, (own - torch.tensor(sample.logprobs)).abs().max().item())
-        return worst
+        return worst_logprob(self.model, groups, weights)
 
     async def add(self) -> Pod:
         """Another rollout, on the roster."""

@@ -1,7 +1,7 @@
 """The process of the job's coordinator, which the trainer starts, asks, and ends."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollcall.child_process import ChildProcess
@@ -17,16 +17,21 @@ MOST_EVENTS = 10_000  # kept until they are read; the oldest are dropped first
 
 
 class CoordinatorProcess(ChildProcess):
-    """Its environment are `variables`; it reads weights from the file of descriptor `weights`."""
+    """Its environment are `variables`; it reads weights from the file of descriptor `weights`.
 
-    def __init__(self, variables: Mapping[str, str], *, weights: int) -> None:
+    `place`: rank, ranks, and both within the pod, of a trainer whose ranks all send.
+    """
+
+    def __init__(
+        self, variables: Mapping[str, str], *, weights: int, place: Sequence[int] = ()
+    ) -> None:
         self.events: deque[MemberChange] = deque(maxlen=MOST_EVENTS)
         super().__init__(
             "the coordinator's process",
             "rollcall_runtime.external",
             variables,
             answers=COORDINATOR_MESSAGES,
-            arguments=[str(weights)],
+            arguments=[str(weights), *map(str, place)],
             descriptors=[weights],
         )
 

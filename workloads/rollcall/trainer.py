@@ -22,13 +22,16 @@ from rollcall_protocol.wire.external_trainer import (
     FinishTraining,
     MetricValues,
     Published,
+    PublishPart,
     PublishWeights,
     ReadMetrics,
     ReportProgress,
     TakeMembers,
     TrainingIsOver,
+    WeightsWithdrawn,
     WithdrawWeights,
 )
+from rollcall_protocol.wire.json_codec import decode, encode
 from rollcall_protocol.wire.library_link import Done
 from rollcall_protocol.wire.roster import EpochCause
 
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
 
     from rollcall.own_job import OwnJob
     from rollcall.results import ResponseGroup
-    from rollcall.weights import NamedTensors
-    from rollcall_protocol.wire.external_trainer import CoordinatorReady
+    from rollcall.sending_ranks import SendingRanks
+    from rollcall.weights import NamedTensors, Written
     from rollcall_protocol.wire.roster import RosterMember
 
 _PLACE = (
@@ -57,9 +60,16 @@ class Trainer:
     """
 
     def __init__(
-        self, environment: Mapping[str, str] | None = None, *, own_job: OwnJob | None = None
+        self,
+        environment: Mapping[str, str] | None = None,
+        *,
+        every_rank_sends: bool = False,
+        own_job: OwnJob | None = None,
     ) -> None:
         """Start the coordinator, and wait until it listens; rollouts need not be there yet.
+
+        With `every_rank_sends` all ranks of torch.distributed call this and `publish`, and each
+        sends what it holds of the weights; rank 0 has the coordinator, and makes the other calls.
 
         In a container that was started again after `finish`, this stays as `stay` does.
 
@@ -73,13 +83,16 @@ class Trainer:
             given = {**given, **own_job.trainer()}
         variables = job_environment(given, pod_contract.CONFIG, who="Trainer", place=_PLACE)
         self._job = own_job
-        self._weights = WeightsWriter()
+        self._ranks = _sending_ranks() if every_rank_sends else None
+        self._weights = WeightsWriter(self._ranks)
         self._publishing = threading.Lock()
         self._closed = self._finished = False
         self._last_step: int | None = None  # of `finish_at_exit`
-        self._process = CoordinatorProcess(variables, weights=self._weights.descriptor)
+        place = () if self._ranks is None else self._ranks.place
+        weights = self._weights.descriptor
+        self._process = CoordinatorProcess(variables, weights=weights, place=place)
         try:
-            self._begin(self._process.wait_until_ready())
+            self._begin()
         except BaseException:
             self.close()
             raise
@@ -150,6 +163,9 @@ class Trainer:
 
         While there are fewer than `minRollouts`, this waits, however long that takes. A rollout
         that fails meanwhile is left out. If this raises, rollouts serve what they served before.
+
+        Where every rank sends, a DTensor leaves by its rows, and of a tensor that is whole in all
+        ranks one sends it; what one rank raises, all raise, and all return the same outcome.
         """
         if not self._publishing.acquire(blocking=False):
             raise RollcallError(
@@ -157,11 +173,11 @@ class Trainer:
             )
         began = time.monotonic()
         try:
-            self._process.ask(WithdrawWeights, Done)
-            specs, nbytes = self._weights.write(tensors)
-            done = self._process.ask(
-                lambda number: PublishWeights(number, step, specs, nbytes), Published
-            )
+            if self._ranks is None:
+                self._withdraw()
+                done = self._send(self._weights.write(tensors), step)
+            else:
+                done = self._send_parts(self._ranks, tensors, step)
         finally:
             self._publishing.release()
         seconds = time.monotonic() - began
@@ -200,6 +216,7 @@ class Trainer:
             stop=stop,
             stop_token_ids=stop_token_ids,
         )
+        self._expect_first("generate")
         self._process.ask(asked.message, Done, timeout=timeout, pieces=asked.take)
         return asked.groups()
 
@@ -217,6 +234,7 @@ class Trainer:
     ) -> list[ResponseGroup]:
         """As `generate`, for any number of callers at once."""
         asked = AskedResponses(prompts, n, **sampling)
+        self._expect_first("generate")
         async with asyncio.timeout(timeout):
             await self._process.ask_async(asked.message, Done, pieces=asked.take)
         return asked.groups()
@@ -233,6 +251,7 @@ class Trainer:
 
     def metrics(self) -> Mapping[str, float]:
         """The coordinator's figures now, by the names that Prometheus has for them."""
+        self._expect_first("metrics")
         return self._process.ask(ReadMetrics, MetricValues).values
 
     def report(
@@ -246,6 +265,7 @@ class Trainer:
 
         `figures`, such as "actor/pg_loss", go into its history, of which reports are made.
         """
+        self._expect_first("report")
         kept = dict(figures or {})
         for name, value in [("reward", reward), *kept.items()]:
             if value is not None and not math.isfinite(value):
@@ -255,10 +275,11 @@ class Trainer:
     def finish(self, step: int) -> None:
         """Training is over after `step`: the job has succeeded. Returns when the operator knows.
 
-        At its end the program then stays, as `stay` says.
+        At its end the program then stays, as `stay` says. Where every rank sends, all call it.
         """
         has_operator = self._job is None
-        self._process.ask(lambda number: FinishTraining(number, step, has_operator), Done)
+        if self._is_first:
+            self._process.ask(lambda number: FinishTraining(number, step, has_operator), Done)
         self._finished = True
         if has_operator:
             atexit.register(self.stay)
@@ -300,16 +321,62 @@ class Trainer:
         if not self._finished:
             self.close()
 
-    def _begin(self, first: CoordinatorReady | TrainingIsOver) -> None:
-        if isinstance(first, TrainingIsOver):
+    def _withdraw(self) -> int:
+        return self._process.ask(WithdrawWeights, WeightsWithdrawn).number
+
+    def _send(self, written: Written, step: int | None) -> Published:
+        return self._process.ask(lambda number: PublishWeights(number, step, *written), Published)
+
+    def _send_parts(
+        self, ranks: SendingRanks, tensors: NamedTensors, step: int | None
+    ) -> Published:
+        """Each rank's part is ready before rank 0 publishes: it waits for nobody who has failed."""
+        first = ranks.rank == 0
+        # Rank 0 knows when nobody needs the weights before.
+        number = ranks.together("publish", lambda: self._withdraw() if first else 0)[0]
+        written: list[Written] = []
+
+        def prepare() -> None:
+            if not first:
+                self._withdraw()
+            written.append(self._weights.write(tensors))
+            if not first:
+                self._process.ask(lambda asked: PublishPart(asked, number, *written[0]), Done)
+
+        ranks.together("publish", prepare)
+        done = ranks.together("publish", lambda: first and encode(self._send(written[0], step)))
+        return decode(Published, done[0])
+
+    def _begin(self) -> None:
+        ranks = self._ranks
+        over = ranks.together("Trainer", self._started)[0] if ranks else self._started()
+        if over is not None:
             self.stay()
             again = "take another folder" if self._job else "delete and recreate the RLJob"
             raise RollcallError(
-                f"Trainer: the job is over since step {first.step}; {again} to train again"
+                f"Trainer: the job is over since step {over}; {again} to train again"
             )
-        self._weights.write_float32_as(first.float32_as)
         if self._job is not None:
             self._take(self._job.members, EpochCause.JOB_STARTED)
+
+    def _started(self) -> int | None:
+        """Wait until the process is ready; returns the step after which the job is over, if so."""
+        first = self._process.wait_until_ready()
+        if isinstance(first, TrainingIsOver):
+            return first.step
+        self._weights.write_float32_as(first.float32_as)
+        return None
+
+    @property
+    def _is_first(self) -> bool:
+        return self._ranks is None or self._ranks.rank == 0
+
+    def _expect_first(self, call: str) -> None:
+        if self._ranks is not None and self._ranks.rank > 0:
+            raise RollcallError(
+                f"{call}: this is rank {self._ranks.rank} of the trainer; rank 0 speaks for all: "
+                "call it there"
+            )
 
     def _own_job(self, call: str) -> OwnJob:
         if self._job is None:
@@ -328,6 +395,12 @@ class Trainer:
             return
         self.finish(self._last_step)
         self.stay()
+
+
+def _sending_ranks() -> SendingRanks:
+    from rollcall.sending_ranks import SendingRanks  # noqa: PLC0415 - imports torch
+
+    return SendingRanks()
 
 
 def finite(value: object) -> float | None:

@@ -6,22 +6,30 @@ So there is one copy of the weights, and of tensors that are gathered on the way
 import mmap
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from rollcall.errors import RollcallError
 from rollcall_protocol.wire.weight_manifest import TensorSpec
 
+if TYPE_CHECKING:
+    from rollcall.sending_ranks import SendingRanks
+
 _ALIGNMENT = 64  # bytes: a cache line, and a multiple of every dtype's size
 
+Written = tuple[tuple[TensorSpec, ...], int]  # each tensor's place in the file; all of its bytes
 NamedTensors = Iterable[tuple[str, torch.Tensor]] | Mapping[str, torch.Tensor]
 
 
 class WeightsWriter:
-    """Owns the file. The first tensors that are written say which ones come each time."""
+    """Owns the file. The first tensors that are written say which ones come each time.
 
-    def __init__(self) -> None:
+    With several `ranks` that send, the file has the parts of this one.
+    """
+
+    def __init__(self, ranks: "SendingRanks | None" = None) -> None:
+        self._ranks = ranks
         self.descriptor = os.memfd_create("rollcall-weights")
         self._float32_as = torch.float32
         self._layout: tuple[TensorSpec, ...] | None = None
@@ -31,7 +39,7 @@ class WeightsWriter:
         """Write tensors of float32 as this dtype of torch."""
         self._float32_as = getattr(torch, dtype)
 
-    def write(self, named: NamedTensors) -> tuple[tuple[TensorSpec, ...], int]:
+    def write(self, named: NamedTensors) -> Written:
         """Each tensor's place in the file, and the length of all, in bytes.
 
         RollcallError names the tensor that is none, or not as it was the first time. What the
@@ -39,15 +47,12 @@ class WeightsWriter:
         """
         specs: list[TensorSpec] = []
         seen: set[str] = set()
-        for name, tensor in _pairs(named):
+        for name, tensor in self._own(_pairs(named, seen)):
             spec = self._place(name, tensor, end=_end(specs))
-            if name in seen:
-                raise RollcallError(f"publish: tensor {name!r} came twice; give each name once")
-            seen.add(name)
             self._check(spec, len(specs))
             self._copy(spec, tensor)
             specs.append(spec)
-        if not specs:
+        if not seen:
             raise RollcallError("publish: no tensors were given; give all weights of the model")
         if self._layout is not None and len(specs) < len(self._layout):
             missing = self._layout[len(specs)].name
@@ -65,6 +70,9 @@ class WeightsWriter:
     def close(self) -> None:
         """Give the memory back, as far as the other process has ended."""
         os.close(self.descriptor)
+
+    def _own(self, pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+        return _whole(pairs) if self._ranks is None else self._ranks.parts(pairs)
 
     def _place(self, name: Any, tensor: Any, *, end: int) -> TensorSpec:
         if not isinstance(name, str) or not isinstance(tensor, torch.Tensor):
@@ -119,16 +127,26 @@ def _copy_to(mapping: mmap.mmap, spec: TensorSpec, tensor: torch.Tensor, *, at: 
     flat.view(dtype).view(spec.shape).copy_(tensor.detach())
 
 
-def _pairs(named: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(named: Any, seen: set[str]) -> Iterator[tuple[Any, Any]]:
     """Also of a generator; what is no pair comes as a name without a tensor."""
     for pair in named.items() if isinstance(named, Mapping) else named:
         match pair:
+            case (str(name), tensor):
+                if name in seen:
+                    raise RollcallError(f"publish: tensor {name!r} came twice; give each name once")
+                seen.add(name)
+                yield name, tensor
             case (name, tensor):
-                # A part of a sharded model is gathered here; all its ranks have to take part.
-                gather = getattr(tensor, "full_tensor", None)
-                yield name, tensor if gather is None else gather()
+                yield name, tensor
             case _:
                 yield pair, None
+
+
+def _whole(pairs: Iterator[tuple[Any, Any]]) -> Iterator[tuple[Any, Any]]:
+    """A part of a sharded model is gathered here; all its ranks have to take part."""
+    for name, tensor in pairs:
+        gather = getattr(tensor, "full_tensor", None)
+        yield name, tensor if gather is None else gather()
 
 
 def _end(specs: list[TensorSpec]) -> int:

@@ -15,7 +15,7 @@ from rollcall_protocol.wire.weight_manifest import TensorSpec
 
 @dataclass(frozen=True, slots=True)
 class WithdrawWeights:
-    """The trainer is about to write the file: the coordinator reads it no more. Answer: Done."""
+    """The trainer is about to write the file, which is read no more. Answer: WeightsWithdrawn."""
 
     request: int
 
@@ -29,6 +29,19 @@ class PublishWeights:
 
     request: int
     step: int | None
+    tensors: tuple[TensorSpec, ...]
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PublishPart:
+    """As PublishWeights, in a rank other than 0 that sends its own part. Answer: Done.
+
+    Rank 0 has said with WeightsWithdrawn which `number` the publication has.
+    """
+
+    request: int
+    number: int
     tensors: tuple[TensorSpec, ...]
     total_bytes: int
 
@@ -88,6 +101,7 @@ class ReadMetrics:
 LibraryMessage = (
     WithdrawWeights
     | PublishWeights
+    | PublishPart
     | GenerateResponses
     | CancelRequest
     | ReportProgress
@@ -109,6 +123,16 @@ class TrainingIsOver:
     """In the place of CoordinatorReady: a process before has finished with `step`."""
 
     step: int
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsWithdrawn:
+    """The file may be written. `number` is that of the next publication, for ranks that send parts;
+    rank 0 alone knows it.
+    """
+
+    request: int
+    number: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +186,7 @@ CoordinatorMessage = (
     | TrainingIsOver
     | Done
     | Failed
+    | WeightsWithdrawn
     | Published
     | Generated
     | MetricValues

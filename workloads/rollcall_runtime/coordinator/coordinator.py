@@ -72,7 +72,8 @@ class Coordinator:
     """Members and weight versions of one job; owned by trainer rank 0.
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
-    trainer's other ranks send their own parts. `name` is the host name under which members find the
+    trainer's other ranks send their own parts, for which `part_patience` seconds are waited (see
+    SenderParts). `name` is the host name under which members find the
     coordinator. Versions are recorded in `published` before they are sent. `prompts` are what it
     leases to members. `changed` is called when members, sessions or versions have changed. Belongs
     to one event loop.
@@ -89,6 +90,7 @@ class Coordinator:
         engines: Sequence[OpenEngine],
         metrics: CoordinatorMetrics,
         senders: int = 1,
+        part_patience: float | None = None,
         published: PublishedManifests | None = None,
         prompts: Prompts,
         changed: Callable[[], None] = lambda: None,
@@ -110,7 +112,7 @@ class Coordinator:
         own = {address, *(opened.address for opened in engines if opened.address)}
         self.tickets = TicketIssuer([host_port(each, PARTS_PORT) for each in own])
         self._bad_messages = BadMessageCounter()
-        self.parts = SenderParts(senders, self.connections.send)
+        self.parts = SenderParts(senders, self.connections.send, patience=part_patience)
         digests = DonorDigests(
             held=self.snapshots.held, parts=self.parts, timeout=sync.stage_timeout
         )

@@ -18,13 +18,18 @@ class SenderParts:
     """The manifests of the parts that the other `senders` - 1 ranks have ready, by snapshot.
 
     Snapshots are numbered in the order in which they are taken, which is the same on all ranks.
-    Belongs to one event loop.
+    `patience`: seconds to wait for parts; None where the trainer restarts when a rank dies. Belongs
+    to one event loop.
     """
 
     def __init__(
-        self, senders: int, send: Callable[[MemberId, VersionAssigned | DigestsWanted], None]
+        self,
+        senders: int,
+        send: Callable[[MemberId, VersionAssigned | DigestsWanted], None],
+        *,
+        patience: float | None = None,
     ) -> None:
-        self._senders, self._send = senders, send
+        self._senders, self._send, self._patience = senders, send, patience
         self._named: VersionAssigned | None = None
         self._ranks: dict[MemberId, int] = {}
         self._parts: dict[int, dict[int, SnapshotPartReady]] = {}
@@ -35,6 +40,15 @@ class SenderParts:
     @property
     def awaited(self) -> int:
         """The snapshot that is published next."""
+        return self._waiting_for
+
+    def skip(self) -> int:
+        """Await the parts of the snapshot after; returns its number.
+
+        So those of a publication that failed are not taken for those of the next.
+        """
+        self._parts.pop(self._waiting_for, None)
+        self._waiting_for += 1
         return self._waiting_for
 
     def connected(self, member: MemberId, rank: int) -> None:
@@ -67,15 +81,13 @@ class SenderParts:
         """Wait for all parts of the next snapshot, which is `version`; `own` is rank 0's part.
 
         Returns the manifest of the whole, and the manifests of the other ranks' deltas from the
-        version before (None for a rank without one). Sends VersionAssigned to the senders. There
-        is no deadline: when a rank dies the whole trainer restarts.
+        version before (None for a rank without one). Sends VersionAssigned to the senders.
+        SyncError after `patience` seconds.
         """
         if self._senders == 1:
             return own, ()
         number = self._waiting_for
-        while len(found := self._parts.get(number, {})) < self._senders - 1:
-            self._arrived.clear()
-            await self._arrived.wait()
+        found = await self._all_parts(number)
         del self._parts[number]
         self._waiting_for, self._named = number + 1, VersionAssigned(number, version)
         for member in self._ranks:
@@ -106,6 +118,20 @@ class SenderParts:
         asked = self._digests.get((message.version, self._ranks.get(member, 0)))
         if asked is not None and not asked.done():
             asked.set_result(message.digests)
+
+    async def _all_parts(self, number: int) -> dict[int, SnapshotPartReady]:
+        try:
+            async with asyncio.timeout(self._patience):
+                while len(found := self._parts.get(number, {})) < self._senders - 1:
+                    self._arrived.clear()
+                    await self._arrived.wait()
+        except TimeoutError:
+            missing = sorted({*range(1, self._senders)} - self._parts.get(number, {}).keys())
+            raise SyncError(
+                f"trainer ranks {missing} have not said in {self._patience:g} s that their parts "
+                "of the weights are ready; see their logs"
+            ) from None
+        return found
 
     def _ask(self, version: Version, rank: int) -> asyncio.Future[tuple[str, ...] | None]:
         answer = asyncio.get_running_loop().create_future()

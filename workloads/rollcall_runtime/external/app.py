@@ -5,11 +5,12 @@ import errno
 import logging
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.step_history import ROUTE
 from rollcall_protocol.wire.external_trainer import (
@@ -25,11 +26,13 @@ from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinato
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.external.connection import LibraryConnection
 from rollcall_runtime.external.finished_step import FinishedStep
+from rollcall_runtime.external.sending_rank import PartService, RankPlace
 from rollcall_runtime.external.service import TrainerService
 from rollcall_runtime.external.weights_file import WeightsFile
 from rollcall_runtime.external.without_prompts import WithoutPrompts
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
+from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.open_engine import close_engines, open_senders
 from rollcall_runtime.worker.asyncio_helpers import first_of
@@ -45,27 +48,42 @@ log = logging.getLogger(__name__)
 
 
 def run(
-    environment: TrainerEnvironment, log_fields: dict[str, Any], *, link: int, file: int
+    environment: TrainerEnvironment,
+    log_fields: dict[str, Any],
+    *,
+    link: int,
+    file: int,
+    place: RankPlace | None,
 ) -> None:
     """Serve the trainer at the other end of the socket `link`, whose weights are in `file` (both
-    descriptors), until it ends.
+    descriptors), until it ends. `place`: of a trainer whose ranks all send.
 
     SpecError when the job asks for what is not here, FencedError when another trainer has taken
     over.
     """
-    asyncio.run(_serve(environment, log_fields, link, file))
+    asyncio.run(_serve(environment, log_fields, link, file, place))
 
 
 async def _serve(
-    environment: TrainerEnvironment, log_fields: dict[str, Any], link: int, file: int
+    environment: TrainerEnvironment,
+    log_fields: dict[str, Any],
+    link: int,
+    file: int,
+    place: RankPlace | None,
 ) -> None:
     # Ctrl-C goes to all processes of a terminal; the trainer decides what it means.
     asyncio.get_running_loop().add_signal_handler(signal.SIGINT, lambda: None)
+    environment = environment if place is None else place.within(environment)
     job, address = environment.job, environment.pod.address
     connection = await LibraryConnection.open(link, LIBRARY_MESSAGES)
     metrics = TrainerMetrics(namespace=job.namespace, job=job.job, group=DEFAULT_GROUP)
     if environment.rank > 0:
-        await _serve_probes(environment, connection, metrics)
+        serving = (
+            _refuse(environment.rank, connection)
+            if place is None
+            else _send_parts(environment, connection, file)
+        )
+        await _serve_probes(environment, serving, metrics)
         return
     member = new_member(environment.pod)
     counted = PrometheusCoordinatorMetrics(metrics, log_fields)
@@ -84,6 +102,8 @@ async def _serve(
             state_dir=environment.state_dir,
             engines=engines,
             metrics=counted,
+            senders=1 if place is None else place.ranks,
+            part_patience=job.weight_sync.stage_timeout,
             prompts=WithoutPrompts(),
             changed=lambda: service.members_changed(),  # noqa: PLW0108 - it is made below
         )
@@ -91,7 +111,7 @@ async def _serve(
             coordinator=coordinator,
             connection=connection,
             file=WeightsFile(file, bucket_bytes=job.weight_sync.bucket_bytes),
-            float32_as="bfloat16" if job.weight_sync.dtype == "BFloat16" else "float32",
+            float32_as=_float32_as(job),
             open_generation=lambda: _open_generation(environment, closing),
             read_metrics=lambda: _figures(metrics),
             result=FinishedStep(environment.state_dir),
@@ -128,17 +148,44 @@ async def _listen(server: CoordinatorServer) -> None:
 
 
 async def _serve_probes(
-    environment: TrainerEnvironment,
-    connection: LibraryConnection[LibraryMessage],
-    metrics: TrainerMetrics,
+    environment: TrainerEnvironment, serving: Coroutine[Any, Any, None], metrics: TrainerMetrics
 ) -> None:
-    """In the trainer's other pods: the kubelet asks them, too."""
+    """Beside `serving`, in the trainer's other pods: the kubelet asks them, too."""
     probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "")
-    await probes.start(environment.pod.address)
+    if environment.local_rank == 0:  # the pod's ranks have one address
+        await probes.start(environment.pod.address)
     try:
-        await first_of(_refuse(environment.rank, connection), parent_ended())
+        await first_of(serving, parent_ended())
     finally:
         await probes.stop()
+
+
+async def _send_parts(
+    environment: TrainerEnvironment, connection: LibraryConnection[LibraryMessage], file: int
+) -> None:
+    job, pod = environment.job, environment.pod
+    engines = await open_senders(
+        job.weight_sync,
+        member=new_member(pod),
+        address=pod.address,
+        device=choose_device(job),
+    )
+    sender = SenderRank(environment=environment, engines=engines)
+    service = PartService(
+        rank=environment.rank,
+        sender=sender,
+        connection=connection,
+        file=WeightsFile(file, bucket_bytes=job.weight_sync.bucket_bytes),
+        float32_as=_float32_as(job),
+    )
+    try:
+        await first_of(service.run(), sender.run())
+    finally:
+        await close_engines(engines)
+
+
+def _float32_as(job: JobConfig) -> str:
+    return "bfloat16" if job.weight_sync.dtype == "BFloat16" else "float32"
 
 
 async def _refuse(pod: int, connection: LibraryConnection[LibraryMessage]) -> None:

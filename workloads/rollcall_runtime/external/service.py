@@ -16,11 +16,13 @@ from rollcall_protocol.wire.external_trainer import (
     MemberChange,
     MetricValues,
     Published,
+    PublishPart,
     PublishWeights,
     ReadMetrics,
     ReportProgress,
     TakeMembers,
     TrainingIsOver,
+    WeightsWithdrawn,
     WithdrawWeights,
 )
 from rollcall_protocol.wire.generation import GenerationRequest
@@ -145,13 +147,9 @@ class TrainerService:
         send = self._connection.send
         match message:
             case WithdrawWeights():
-                if self._publishing is not None:  # its caller waits no more; it ends first
-                    await asyncio.wait({self._publishing})
-                if self._version is not None:  # else the session may wait for these weights
-                    await self._wait_for_rollouts()
-                self._coordinator.withdraw()
-                await self._file.unused()
-                send(Done(message.request))
+                send(WeightsWithdrawn(message.request, await self._withdraw()))
+            case PublishPart():
+                raise RuntimeError("PublishPart: rank 0 has no part alone")
             case PublishWeights():
                 self._publishing = asyncio.create_task(self._publish(message))
                 send(await asyncio.shield(self._publishing))
@@ -171,6 +169,15 @@ class TrainerService:
                 send(Done(message.request))
             case ReadMetrics():
                 send(MetricValues(message.request, self._read_metrics()))
+
+    async def _withdraw(self) -> int:
+        if self._publishing is not None:  # its caller waits no more; it ends first
+            await asyncio.wait({self._publishing})
+        if self._version is not None:  # else the session may wait for these weights
+            await self._wait_for_rollouts()
+        self._coordinator.withdraw()
+        await self._file.unused()
+        return self._coordinator.parts.skip()
 
     async def _publish(self, asked: PublishWeights) -> Published:
         began = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import open_prompts
+from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.open_engine import OpenEngine, close_engines, open_senders
@@ -38,7 +40,6 @@ from rollcall_runtime.train.gang_member import (
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
 from rollcall_runtime.train.learning_judge import LearningJudge
-from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
 from rollcall_runtime.train.response_ends import ResponseEnds
@@ -277,15 +278,19 @@ class _Follower:
         sender = SenderRank(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
 
+        drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
+
         def offer(part: WeightSnapshotDraft) -> None:
-            loop.call_soon_threadsafe(sender.offer, part)
+            loop.call_soon_threadsafe(drafts.put_nowait, part)
 
         def withdraw() -> None:
             if one_copy:
-                asyncio.run_coroutine_threadsafe(sender.withdraw(), loop).result()
+                asyncio.run_coroutine_threadsafe(_withdraw(sender), loop).result()
 
         try:
-            await first_of(sender.run(), self._train(state, offer, withdraw))
+            await first_of(
+                sender.run(), _offer_parts(sender, drafts), self._train(state, offer, withdraw)
+            )
         finally:
             await close_engines(engines)
 
@@ -299,6 +304,17 @@ class _Follower:
         await self.process.in_thread(follow, offer)
         await self.process.in_thread(self.rank.stop, state)
         await self.process.stop.wait()  # the last version may still be on its way
+
+
+async def _offer_parts(sender: SenderRank, drafts: asyncio.Queue[WeightSnapshotDraft]) -> None:
+    """Finish the parts beside training, in the order in which they were copied."""
+    for number in count():
+        draft = await drafts.get()
+        await sender.offer(number, await asyncio.to_thread(draft.finish))
+
+
+async def _withdraw(sender: SenderRank) -> None:
+    sender.withdraw()  # it belongs to the event loop
 
 
 def _ignore(_: WeightSnapshotDraft) -> None:

@@ -12,13 +12,13 @@ from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Seat, VersionAssigned, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
+from rollcall_runtime.membership.part_sender import SnapshotPartSender
 from rollcall_runtime.rollout.inference_engine import PauseMode
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.rollout.weight_receiver import WeightReceiver, WeightReceiverSettings
 from rollcall_runtime.sync.errors import DigestMismatchError, SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.sync.weights.staging import StagingArea
-from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 from tests.unit.rollcall_runtime.rollout.fake_engine import FakeEngine, rollout_metrics

@@ -13,12 +13,12 @@ from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.coordinator.ticket_issuer import TicketIssuer
+from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys, sign_ticket
 from rollcall_runtime.train.gang_member import admit_ranks
-from rollcall_runtime.train.part_sender import SenderRank
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
 from rollcall_runtime.worker.auth import Authenticator, RouteHandler

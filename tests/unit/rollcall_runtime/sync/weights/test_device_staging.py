@@ -12,6 +12,7 @@ from rollcall_protocol.wire.ids import MemberId, SessionId
 from rollcall_protocol.wire.messages import Seat
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
 from rollcall_runtime.coordinator.snapshot_sender import SnapshotSender
+from rollcall_runtime.membership.part_sender import SnapshotPartSender
 from rollcall_runtime.rollout import agent
 from rollcall_runtime.sync import bucket_checks
 from rollcall_runtime.sync.digests import digest_of
@@ -25,7 +26,6 @@ from rollcall_runtime.sync.multi_sender import open_session
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.train import snapshot_placement
-from rollcall_runtime.train.part_sender import SnapshotPartSender
 from rollcall_runtime.train.snapshot_placement import kept_in, make_snapshotter
 from tests.doubles import build as doubles
 from tests.unit.rollcall_runtime.jobs import job_config

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from rollcall_protocol.train_settings import ADAPTER
+from rollcall_runtime.sync.weights.sharded_rows import is_cut_by_rows, own_rows
 from rollcall_runtime.train.engines.common.lora import (
     LowRankAdapter,
     adapter_name,
@@ -84,12 +85,12 @@ def own_shards(weights: list[ExportedWeight], *, rank: int) -> Iterator[WeightSh
                     tensor = _merged(tensor, adapter.up, down, adapter.scale)
                 yield WeightShard(weight.info, 0, tensor)
             continue
-        if any(place not in {Replicate(), Shard(0)} for place in tensor.placements):
+        if not is_cut_by_rows(tensor):
             whole = tensor.full_tensor()
             if number % tensor.device_mesh.size() == rank:
                 yield WeightShard(weight.info, 0, whole)
             continue
-        start, sends = _own_rows(tensor, number)
+        start, sends = own_rows(tensor, number)
         local = tensor.to_local()
         if adapter is not None and down is not None:
             local = _merged(local, _local(adapter.up), down, adapter.scale)
@@ -145,20 +146,6 @@ def expect_weights(
     problem = ranks.broadcast_value(problem)
     if problem:
         raise ValueError(problem)
-
-
-def _own_rows(tensor: DTensor, number: int) -> tuple[int, bool]:
-    """The first row that this rank holds, and whether it is the one that sends tensor `number`."""
-    start, holder, holders = 0, 0, 1
-    for dimension, place in enumerate(tensor.placements):
-        index = tensor.device_mesh.get_local_rank(dimension)
-        parts = tensor.device_mesh.size(dimension)
-        if isinstance(place, Replicate):
-            holder, holders = holder * parts + index, holders * parts
-        else:
-            each = -(-len(tensor) // parts)  # as torch.chunk cuts
-            start = min(index * each, len(tensor))
-    return start, number % holders == holder
 
 
 def _merged(base: Tensor, up: Tensor, down: Tensor, scale: float) -> Tensor:

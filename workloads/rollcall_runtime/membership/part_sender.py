@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 
 from aiohttp import web
 
@@ -36,11 +35,7 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 from rollcall_runtime.sync.open_engine import OpenEngine
 from rollcall_runtime.sync.weights.catch_up import weights_handler
 from rollcall_runtime.sync.weights.delta import DeltaEncoder, EncodedDelta
-from rollcall_runtime.sync.weights.snapshots import (
-    WeightSnapshot,
-    WeightSnapshotDraft,
-    digests_of,
-)
+from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, digests_of
 from rollcall_runtime.sync.weights.tickets import TicketKeys
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.bounded_listener import BoundedRunner
@@ -170,7 +165,6 @@ class SenderRank:
         self._members = [
             _GroupMember(environment, opened, self._parts, self._tickets) for opened in engines
         ]
-        self._drafts: asyncio.Queue[WeightSnapshotDraft] = asyncio.Queue()
         app = web.Application()
         handler = weights_handler(self._parts.held)
         app.router.add_get(pod_contract.WEIGHTS_ROUTE, self._tickets.guard(handler, _log_refusal))
@@ -183,26 +177,20 @@ class SenderRank:
             await self._runner.setup()
             for address in {member.address for member in self._members}:
                 await web.TCPSite(self._runner, address, self._port).start()
-            await first_of(self._prepare_parts(), *(member.run() for member in self._members))
+            await first_of(*(member.run() for member in self._members))
         finally:
             for member in self._members:
                 await member.driver.close()
             await self._runner.cleanup()
             self._parts.close()
 
-    async def withdraw(self) -> None:
+    def withdraw(self) -> None:
         """Release all parts: the last version has been delivered and its buffer is needed again."""
         self._parts.close()
 
-    def offer(self, draft: WeightSnapshotDraft) -> None:
-        """Take the next part; it is finished and encoded in the background."""
-        self._drafts.put_nowait(draft)
-
-    async def _prepare_parts(self) -> None:
-        for number in count():
-            draft = await self._drafts.get()
-            part = await asyncio.to_thread(draft.finish)
-            self._members[0].stream.send(await self._parts.offer(number, part))
+    async def offer(self, number: int, part: WeightSnapshot) -> None:
+        """Take ownership of this rank's part of the `number`-th snapshot, and report it."""
+        self._members[0].stream.send(await self._parts.offer(number, part))
 
 
 class _GroupMember:

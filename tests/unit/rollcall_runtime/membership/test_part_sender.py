@@ -8,9 +8,9 @@ import torch
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import PartDigests, Seat, VersionAssigned
 from rollcall_protocol.wire.weight_manifest import WeightManifest, combine_manifests
+from rollcall_runtime.membership.part_sender import SnapshotPartSender
 from rollcall_runtime.sync.errors import SyncError
 from rollcall_runtime.sync.weights.snapshots import Snapshotter, WeightSnapshot
-from rollcall_runtime.train.part_sender import SnapshotPartSender
 from tests.unit.rollcall_protocol.wire.made_up_digests import made_up
 from tests.unit.rollcall_runtime.coordinator.fake_group import MemorySession
 
