@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 import torch
 
 from rollcall import Outcome, RollcallError, Rollout, Trainer
+from rollcall_protocol import pod_contract
 from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.worker.identity.trust_file import TrustFile
 from tests.networks import own_network
 from tests.process.external_job import (
     PROMPTS,
@@ -29,27 +32,24 @@ PROGRAM = Path(sys.executable).with_name("rollcall-rollout")
 
 
 class OwnMachine:
-    """Trainer and rollouts as processes of this machine; each has an address of its own."""
+    """Trainer and rollouts as processes of this machine, with one address."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._network = folder, own_network()
+        self._folder, self.address = folder, f"{own_network()}.1"
         self.trainer: Trainer
         self.rollouts: dict[str, asyncio.subprocess.Process] = {}
-        self._addresses = 1
 
     async def open(self) -> None:
         self.trainer = await in_thread(
             Trainer.without_operator,
             self._folder / "job",
-            address=f"{self._network}.1",
+            address=self.address,
             model=MODEL,
             engine="gloo",
         )
 
     async def admit(self, name: str) -> dict[str, str]:
-        self._addresses += 1
-        address = f"{self._network}.{self._addresses}"
-        return await in_thread(self.trainer.admit, name, address, engine="tiny")
+        return await in_thread(self.trainer.admit, name, self.address, engine="tiny")
 
     async def add(self, name: str) -> None:
         variables = {"PATH": os.environ["PATH"], **AT_IMPORT, **await self.admit(name)}
@@ -124,6 +124,27 @@ async def test_a_program_joins_and_takes_weights(tmp_path: Path) -> None:
             found = await in_thread(lambda: dict(rollout.receive()))
             for name, tensor in weights(7).items():
                 assert torch.equal(found[name], tensor)
+
+
+async def test_the_coordinator_speaks_tls_alone(tmp_path: Path) -> None:
+    async with own_machine(tmp_path) as machine:
+        variables = await machine.admit("one")
+        url = f"{machine.address}:{variables[pod_contract.COORDINATOR_PORT]}"
+        trust = TrustFile(Path(variables[pod_contract.TRUST_DIR]) / pod_contract.TRUST_FILE)
+        route = pod_contract.MEMBER_STREAM_ROUTE
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"https://{url}{route}", ssl=trust.client_context()) as answer:
+                assert answer.status == 401, "no token was shown"
+            with pytest.raises(aiohttp.ClientError):
+                await session.get(f"http://{url}{route}")
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    async with own_machine(tmp_path) as machine:
+        variables = await machine.admit("one")
+        port = variables[pod_contract.COORDINATOR_PORT]
+        with pytest.raises(RollcallError, match=f"cannot listen at {machine.address}:{port}"):
+            await machine.open()  # another trainer with the folder
 
 
 async def test_in_a_job_the_operator_decides(tmp_path: Path) -> None:

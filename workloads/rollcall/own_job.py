@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from rollcall.errors import RollcallError
+from rollcall.own_certificate import own_certificate
 from rollcall.own_job_settings import NAMESPACE, OwnJobSettings
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import EngineRef, PoolConfig
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 POOL = "own"
 TOKEN_SECONDS = 30 * 86400.0  # `admit` again gives a new one
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_RECORD, _KEY = "job.json", "key.pem"
+_RECORD, _KEY, _TLS = "job.json", "key.pem", "tls"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class OwnJobRecord:
     uid: str
     trainer_uid: str
     members: tuple[RosterMember, ...] = ()
+    port: int = 0  # the coordinator's, once it has listened
 
 
 class OwnJob:
@@ -58,6 +60,7 @@ class OwnJob:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._key = self._open_key(folder / _KEY)
         self._record = self._open_record(folder / _RECORD)
+        self._certificate = own_certificate(folder / _TLS, settings.address)
 
     @property
     def members(self) -> tuple[RosterMember, ...]:
@@ -67,7 +70,15 @@ class OwnJob:
     def trainer(self) -> dict[str, str]:
         """The variables of the trainer's process."""
         name = pod_contract.trainer_pod(NAMESPACE, 0)
-        return self._variables(name, self._record.trainer_uid, self._settings.address)
+        address, port = self._settings.address, self._settings.port or self._record.port
+        variables = self._variables(name, self._record.trainer_uid, address, port)
+        return {**variables, pod_contract.TLS_DIR: str(self._folder / _TLS)}
+
+    def listens_at(self, port: int) -> None:
+        """The coordinator's port, which rollouts are told, and a trainer after it takes again."""
+        if port != self._record.port:
+            self._record = replace(self._record, port=port)
+            write_json(self._folder / _RECORD, self._record)
 
     def admit(
         self, name: str, address: str, *, engine: str, config: Mapping[str, Any]
@@ -94,7 +105,7 @@ class OwnJob:
             engine=EngineRef(engine, dict(config)),
             drain_timeout=30.0,
         )
-        variables = self._variables(name, found.pod_uid, address)
+        variables = self._variables(name, found.pod_uid, address, self._record.port)
         return {**variables, pod_contract.POOL_CONFIG: json.dumps(encode(pool))}
 
     def remove(self, name: str) -> None:
@@ -107,7 +118,7 @@ class OwnJob:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _variables(self, name: str, pod_uid: str, address: str) -> dict[str, str]:
+    def _variables(self, name: str, pod_uid: str, address: str, port: int) -> dict[str, str]:
         folder = self._folder / name
         state = folder / "state"
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -116,6 +127,7 @@ class OwnJob:
         return {
             pod_contract.CONFIG: json.dumps(encode(self._settings.config(self._record.uid))),
             pod_contract.COORDINATOR: self._settings.address,
+            pod_contract.COORDINATOR_PORT: str(port),
             pod_contract.POD_NAME: name,
             pod_contract.POD_UID: pod_uid,
             pod_contract.POD_IP: address,
@@ -143,7 +155,8 @@ class OwnJob:
         key = ECAlgorithm.to_jwk(self._key.public_key(), as_dict=True)
         named = {**key, "kid": self._record.uid, "use": "sig", "alg": "ES256"}
         # Nobody has the operator's subject: no token is signed for it.
-        return TrustBundle(self._record.uid, f"{self._record.uid}/operator", (named,))
+        operator = f"{self._record.uid}/operator"
+        return TrustBundle(self._record.uid, operator, (named,), self._certificate)
 
     def _open_key(self, path: Path) -> ec.EllipticCurvePrivateKey:
         if path.exists():

@@ -21,8 +21,8 @@ NAMESPACE = JOB = "own"
 class OwnJobSettings:
     """The fields of an RLJob that can be chosen; the others have its defaults.
 
-    `address` is the trainer's. `model`: a folder or name that all rollouts can load. `engine` and
-    `engine_config` are those of weight sync.
+    `address` is the trainer's, `port` the coordinator's there, 0 for a free one. `model`: a folder
+    or name that all rollouts can load. `engine` and `engine_config` are those of weight sync.
     """
 
     address: str
@@ -30,6 +30,7 @@ class OwnJobSettings:
     engine: str = "auto"
     engine_config: Mapping[str, Any] = field(default_factory=dict)
     min_rollouts: int = 1
+    port: int = 0
 
     def config(self, uid: str) -> JobConfig:
         """That of the job with this uid."""
@@ -59,6 +60,7 @@ class OwnJobSettings:
                 settle=1.0, ack_timeout=10.0, min_rollouts=self.min_rollouts
             ),
             external=True,
+            tls=True,
         )
 
 

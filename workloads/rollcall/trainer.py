@@ -103,6 +103,7 @@ class Trainer:
         folder: str | os.PathLike[str],
         *,
         address: str,
+        port: int = 0,
         model: str,
         engine: str = "auto",
         engine_config: Mapping[str, Any] | None = None,
@@ -111,14 +112,16 @@ class Trainer:
         """A trainer of a job outside of Kubernetes, whose rollouts it admits itself.
 
         `folder` keeps the job's names and keys: a trainer that is started again with it finds its
-        rollouts. `address` is this machine's own, where rollouts reach it. `model`: what the
-        rollouts load. The others are `weightSync.engine.name` and `config`, and
-        `membership.minRollouts` of an RLJob.
+        rollouts. `address` is this machine's own, where rollouts reach it, and `port` the one to
+        listen at: 0 takes a free one, and keeps it. `model`: what the rollouts load. The others are
+        `weightSync.engine.name` and `config`, and `membership.minRollouts` of an RLJob.
         """
         from rollcall.own_job import OwnJob  # noqa: PLC0415 - imports cryptography
         from rollcall.own_job_settings import OwnJobSettings  # noqa: PLC0415
 
-        settings = OwnJobSettings(address, model, engine, engine_config or {}, min_rollouts)
+        settings = OwnJobSettings(
+            address, model, engine, engine_config or {}, min_rollouts, port=port
+        )
         return cls(own_job=OwnJob(Path(folder), settings))
 
     def admit(
@@ -365,6 +368,8 @@ class Trainer:
         if isinstance(first, TrainingIsOver):
             return first.step
         self._weights.write_float32_as(first.float32_as)
+        if self._job is not None:
+            self._job.listens_at(first.port)
         return None
 
     @property

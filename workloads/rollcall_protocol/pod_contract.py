@@ -9,6 +9,9 @@ REFERENCE_CONFIG = "ROLLCALL_REFERENCE_CONFIG"  # ReferencePodConfig as JSON; re
 FRONT_CONFIG = "ROLLCALL_FRONT_CONFIG"  # FrontConfig as JSON; fronts only
 API_KEYS_DIR = "ROLLCALL_API_KEYS_DIR"  # a folder: the mounted Secret with the front's API keys
 COORDINATOR = "ROLLCALL_COORDINATOR"  # DNS name of trainer rank 0
+# Outside of pods, where processes share an address: the coordinator's port (for itself 0: a free
+# one). All other listeners then take free ports.
+COORDINATOR_PORT = "ROLLCALL_COORDINATOR_PORT"
 POD_NAME = "ROLLCALL_POD_NAME"  # downward API
 POD_UID = "ROLLCALL_POD_UID"  # downward API
 POD_IP = "ROLLCALL_POD_IP"  # downward API

@@ -1,6 +1,7 @@
 """A job without an operator: its folder, its members, and the tokens that it gives them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -72,10 +73,32 @@ def test_a_folder_is_read_again(tmp_path: Path) -> None:
     assert len(after.members) == 1, "it was admitted before"
 
 
+def test_the_coordinators_port_is_kept(tmp_path: Path) -> None:
+    before = job(tmp_path)
+    assert read_trainer(before.trainer()).coordinator_port == 0, "a free one"
+    before.listens_at(4711)
+    after = job(tmp_path)
+    assert read_trainer(after.trainer()).coordinator_port == 4711
+    rollout = read_rollout(admit(after))
+    assert rollout.coordinator_url(pod_contract.MEMBERSHIP_PORT, "/r") == "https://127.0.0.1:4711/r"
+    assert rollout.own_port(pod_contract.AGENT_PORT) == 0, "rollouts may share an address"
+
+
+def test_the_certificate_is_kept_while_the_address_is(tmp_path: Path) -> None:
+    def authorities(settings: OwnJobSettings) -> str:
+        variables = OwnJob(tmp_path / "job", settings).trainer()
+        return Path(variables[pod_contract.TRUST_DIR], pod_contract.TRUST_FILE).read_text()
+
+    before = authorities(SETTINGS)
+    assert authorities(SETTINGS) == before
+    assert authorities(replace(SETTINGS, address="::1")) != before
+
+
 def test_only_its_owner_can_read_the_key(tmp_path: Path) -> None:
     own = job(tmp_path)
     admit(own)
-    assert (tmp_path / "job" / "key.pem").stat().st_mode & 0o077 == 0
+    for key in ("key.pem", "tls/tls.key"):
+        assert (tmp_path / "job" / key).stat().st_mode & 0o077 == 0
     assert (tmp_path / "job").stat().st_mode & 0o077 == 0
 
 

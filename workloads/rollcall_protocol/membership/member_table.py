@@ -4,7 +4,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
-from rollcall_protocol.pod_contract import AGENT_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
@@ -66,7 +65,7 @@ class MemberRecord:
     @property
     def donor_address(self) -> str:
         """Where newcomers fetch weights from it, host:port."""
-        return host_port(self.hello.address, AGENT_PORT)
+        return host_port(self.hello.address, self.hello.weights_port)
 
     @property
     def id(self) -> MemberId:

@@ -113,9 +113,13 @@ LibraryMessage = (
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorReady:
-    """The coordinator listens; float32 tensors are to be written as `float32_as` (torch's name)."""
+    """The coordinator listens; float32 tensors are to be written as `float32_as` (torch's name).
+
+    `port`: where, outside of pods.
+    """
 
     float32_as: str
+    port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

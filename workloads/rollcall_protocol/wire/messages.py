@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
-from rollcall_protocol.pod_contract import PARTS_PORT
+from rollcall_protocol.pod_contract import AGENT_PORT
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import (
@@ -40,8 +40,9 @@ class Hello:
     """First message of a member's stream. `descriptor` is the sync engine's, base64.
 
     `held` is the version it serves, `session` the highest it has seen, `address` the pod's IP.
-    `sender` is the rank of a trainer that sends its own part of the weights, and serves it to
-    newcomers at `weights_port`; a rollout has none. Rank 0 is the coordinator itself. `shard` names
+    `sender` is the rank of a trainer that sends its own part of the weights; a rollout has none.
+    Rank 0 is the coordinator itself. At `weights_port` newcomers fetch weights, and a rollout is
+    asked for responses. `shard` names
     the part of the weights that the member holds, empty for all; members of one shard hold the same
     part. One that `generates` no responses gets weights alone.
     """
@@ -57,7 +58,7 @@ class Hello:
     held: Version | None = None
     sender: int | None = None
     shard: str = ""
-    weights_port: int = PARTS_PORT
+    weights_port: int = AGENT_PORT
     generates: bool = True
 
 

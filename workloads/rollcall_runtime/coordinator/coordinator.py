@@ -73,10 +73,10 @@ class Coordinator:
 
     `engines` has one for each sync group, the default group's first. With several `senders` the
     trainer's other ranks send their own parts, for which `part_patience` seconds are waited (see
-    SenderParts). `name` is the host name under which members find the
-    coordinator. Versions are recorded in `published` before they are sent. `prompts` are what it
-    leases to members. `changed` is called when members, sessions or versions have changed. Belongs
-    to one event loop.
+    SenderParts). `weights_port` is where the server listens for newcomers. `name` is the host name
+    under which members find the coordinator. Versions are recorded in `published` before they are
+    sent. `prompts` are what it leases to members. `changed` is called when members, sessions or
+    versions have changed. Belongs to one event loop.
     """
 
     def __init__(
@@ -91,6 +91,7 @@ class Coordinator:
         metrics: CoordinatorMetrics,
         senders: int = 1,
         part_patience: float | None = None,
+        weights_port: int = PARTS_PORT,
         published: PublishedManifests | None = None,
         prompts: Prompts,
         changed: Callable[[], None] = lambda: None,
@@ -110,7 +111,7 @@ class Coordinator:
             max_unread=MANY_LEASES * prompts.longest_message,
         )
         own = {address, *(opened.address for opened in engines if opened.address)}
-        self.tickets = TicketIssuer([host_port(each, PARTS_PORT) for each in own])
+        self.tickets = TicketIssuer([host_port(each, weights_port) for each in own])
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send, patience=part_patience)
         digests = DonorDigests(
@@ -134,6 +135,7 @@ class Coordinator:
                 opened=opened,
                 member=member,
                 address=address,
+                fallback_donor=host_port(address, weights_port),
                 boot=self._state.boot,
                 since_epoch=self._state.since_epoch,
                 senders=senders,

@@ -1,6 +1,9 @@
 """The coordinator's three listeners: membership, completions, and weights for newcomers."""
 
 import asyncio
+import socket
+from dataclasses import dataclass
+from typing import Self
 
 from aiohttp import web
 
@@ -22,6 +25,34 @@ from rollcall_runtime.worker.identity.token_verifier import TokenVerifier
 STOP_SECONDS = 2.0
 
 
+@dataclass(frozen=True, slots=True)
+class CoordinatorListeners:
+    """Sockets that listen outside of pods, where a machine's processes share its address."""
+
+    membership: socket.socket
+    weights: socket.socket
+
+    @classmethod
+    def open(cls, address: str, port: int) -> Self:
+        """Membership at `port`, 0 for a free one; OSError if it is taken."""
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        membership, weights = (
+            socket.create_server((address, each), family=family) for each in (port, 0)
+        )
+        return cls(membership, weights)
+
+    @property
+    def port(self) -> int:
+        """That of membership."""
+        return port_of(self.membership)
+
+
+def port_of(listener: socket.socket) -> int:
+    """Where it listens."""
+    port: int = listener.getsockname()[1]
+    return port
+
+
 class CoordinatorServer:
     """Listens on the pod's address only, and sends reconnect requests to missing members.
 
@@ -40,7 +71,10 @@ class CoordinatorServer:
         certificate: TlsContext | None = None,
         gang: RouteHandler | None = None,
         prompts: PromptDispatcher | None = None,
+        listeners: CoordinatorListeners | None = None,
     ) -> None:
+        """`listeners`: None for those at the ports that pods have."""
+        self._listeners = listeners
         self._prompts = prompts
         self._coordinator, self._address, self._gang = coordinator, address, gang
         self._metrics, self._certificate = metrics, certificate
@@ -62,13 +96,16 @@ class CoordinatorServer:
 
     async def start(self) -> None:
         """Open the listeners. Raises OSError when a port is taken."""
-        certificate = self._certificate
-        await self._listen(self._membership(), pod_contract.MEMBERSHIP_PORT, certificate)
+        certificate, own = self._certificate, self._listeners
+        membership = pod_contract.MEMBERSHIP_PORT if own is None else own.membership
+        await self._listen(self._membership(), membership, certificate)
         if self._prompts is not None:
             completions = self._completions(self._prompts)
             await self._listen(completions, pod_contract.COMPLETIONS_PORT, certificate)
-        await self._listen(self._weights(), pod_contract.weights_port(0), None)
-        self._requesting = asyncio.create_task(self._reconnects.run())
+        weights = pod_contract.weights_port(0) if own is None else own.weights
+        await self._listen(self._weights(), weights, None)
+        if own is None:  # elsewhere a member that has no stream has no port that is known
+            self._requesting = asyncio.create_task(self._reconnects.run())
 
     async def stop(self) -> None:
         """Stop sending requests and close the listeners, each within STOP_SECONDS."""
@@ -114,10 +151,15 @@ class CoordinatorServer:
         app.router.add_post(route, self._authenticator.guard(route, take))
         return app
 
-    async def _listen(self, app: web.Application, port: int, tls: TlsContext | None) -> None:
+    async def _listen(
+        self, app: web.Application, place: int | socket.socket, tls: TlsContext | None
+    ) -> None:
         runner = BoundedRunner(
             app, refused=self._metrics.refused, shutdown_timeout=STOP_SECONDS, tls=tls
         )
         await runner.setup()
         self._runners.append(runner)
-        await web.TCPSite(runner, self._address, port, backlog=BACKLOG).start()
+        if isinstance(place, socket.socket):
+            await web.SockSite(runner, place, backlog=BACKLOG).start()
+        else:
+            await web.TCPSite(runner, self._address, place, backlog=BACKLOG).start()

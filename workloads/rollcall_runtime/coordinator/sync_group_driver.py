@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import CoordinatorConfig
 from rollcall_protocol.membership.coordinator_effects import (
     CloseStream,
@@ -23,7 +22,6 @@ from rollcall_protocol.membership.coordinator_effects import (
     VersionPublished,
 )
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
-from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import KEPT_SESSIONS, GroupReport, SessionReport
 from rollcall_protocol.wire.messages import (
@@ -101,6 +99,7 @@ class SyncGroup:
         opened: OpenEngine,
         member: MemberId,
         address: str,
+        fallback_donor: str,
         boot: int,
         since_epoch: int | None,
         senders: int,
@@ -118,7 +117,7 @@ class SyncGroup:
             group=opened.name,
             boot=boot,
             sender=Seat(member, opened.address or address, opened.descriptor),
-            fallback_donor=host_port(address, pod_contract.PARTS_PORT),
+            fallback_donor=fallback_donor,
             timeouts=ProtocolTimeouts(
                 settle=bounds.settle,
                 ack_timeout=bounds.ack_timeout,
@@ -206,7 +205,7 @@ class SyncGroup:
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version, not a shard of it."""
         return [
-            WeightHolder(member.held, host_port(member.hello.address, pod_contract.AGENT_PORT))
+            WeightHolder(member.held, member.donor_address)
             for member in self.machine.members.by_pod.values()
             if member.held is not None and member.connected and not member.hello.shard
         ]

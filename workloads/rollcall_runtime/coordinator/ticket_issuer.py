@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 
-from rollcall_protocol.pod_contract import AGENT_PORT, GENERATE_ROUTE
+from rollcall_protocol.pod_contract import GENERATE_ROUTE
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.messages import Hello, TicketKey
@@ -26,8 +26,7 @@ class TicketIssuer:
 
     def open(self, hello: Hello) -> TicketKey:
         """The key of a member whose stream has opened, to be sent to it."""
-        port = AGENT_PORT if hello.sender is None else hello.weights_port
-        key, address = _new_key(), host_port(hello.address, port)
+        key, address = _new_key(), host_port(hello.address, hello.weights_port)
         holder = self._keys.get(address)
         if holder is None or holder[0].pod_uid == hello.member.pod_uid:
             self._keys[address] = hello.member, key
@@ -49,7 +48,7 @@ class TicketIssuer:
 
         The ticket names the endpoint, which no version is named like.
         """
-        address = host_port(rollout.address, AGENT_PORT)
+        address = host_port(rollout.address, rollout.weights_port)
         return address, self._ticket(address, GENERATE_ROUTE)
 
     def _ticket(self, address: str, opens: str) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.pod_contract import METRICS_PORT, PARTS_PORT
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.step_history import ROUTE
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.external_trainer import (
     LIBRARY_MESSAGES,
     CoordinatorReady,
@@ -23,7 +25,11 @@ from rollcall_protocol.wire.library_link import CancelRequest, Failed
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
-from rollcall_runtime.coordinator.server import CoordinatorServer
+from rollcall_runtime.coordinator.server import (
+    CoordinatorListeners,
+    CoordinatorServer,
+    port_of,
+)
 from rollcall_runtime.external.connection import LibraryConnection
 from rollcall_runtime.external.finished_step import FinishedStep
 from rollcall_runtime.external.sending_rank import PartService, RankPlace
@@ -94,6 +100,7 @@ async def _serve(
             job.weight_sync, member=member, address=address, device=choose_device(job)
         )
         closing.push_async_callback(close_engines, engines)
+        listeners = _open_listeners(environment)
         coordinator = Coordinator(
             config=job.coordinator,
             member=member,
@@ -104,6 +111,7 @@ async def _serve(
             metrics=counted,
             senders=1 if place is None else place.ranks,
             part_patience=job.weight_sync.stage_timeout,
+            weights_port=PARTS_PORT if listeners is None else port_of(listeners.weights),
             prompts=WithoutPrompts(),
             changed=lambda: service.members_changed(),  # noqa: PLW0108 - it is made below
         )
@@ -111,7 +119,7 @@ async def _serve(
             coordinator=coordinator,
             connection=connection,
             file=WeightsFile(file, bucket_bytes=job.weight_sync.bucket_bytes),
-            float32_as=_float32_as(job),
+            ready=CoordinatorReady(_float32_as(job), 0 if listeners is None else listeners.port),
             open_generation=lambda: _open_generation(environment, closing),
             read_metrics=lambda: _figures(metrics),
             result=FinishedStep(environment.state_dir),
@@ -123,15 +131,30 @@ async def _serve(
             verifier=environment.verifier(),
             certificate=environment.certificate,
             metrics=counted,
+            listeners=listeners,
         )
         closing.push_async_callback(server.stop)
         closing.push_async_callback(coordinator.stop)
         await _listen(server)
         closing.push_async_callback(probes.stop)
-        await probes.start(address)
+        await probes.start(address, environment.own_port(METRICS_PORT))
         log.info("the coordinator of %s listens", job.job)
         # The parent is watched, too: processes that it forked may keep the socket.
         await first_of(service.run(), _fenced(coordinator), parent_ended())
+
+
+def _open_listeners(environment: TrainerEnvironment) -> CoordinatorListeners | None:
+    port, address = environment.coordinator_port, environment.pod.address
+    if port is None:
+        return None
+    try:
+        return CoordinatorListeners.open(address, port)
+    except OSError as error:
+        raise SpecError(
+            "rollcall.Trainer",
+            f"it cannot listen at {host_port(address, port)} ({error.strerror}); give an address "
+            "of this machine, and see that no other trainer has the folder",
+        ) from error
 
 
 async def _listen(server: CoordinatorServer) -> None:

@@ -61,8 +61,9 @@ class NotGeneratingError(RuntimeError):
 class TrainerService:
     """Answers each request by a task of its own. Belongs to one event loop.
 
-    `open_generation` opens what samples, when that is needed first; `read_metrics` gives figures,
-    and `record` takes those of a step. `result` outlives the process.
+    `ready` is the first message to the trainer. `open_generation` opens what samples, when that is
+    needed first; `read_metrics` gives figures, and `record` takes those of a step. `result`
+    outlives the process.
     """
 
     def __init__(
@@ -71,14 +72,14 @@ class TrainerService:
         coordinator: Coordinator,
         connection: LibraryConnection[LibraryMessage],
         file: WeightsFile,
-        float32_as: str,
+        ready: CoordinatorReady,
         open_generation: Callable[[], Awaitable[Generation]],
         read_metrics: Callable[[], dict[str, float]],
         record: Callable[[int, Mapping[str, float]], None],
         result: FinishedStep,
     ) -> None:
         self._coordinator, self._connection, self._file = coordinator, connection, file
-        self._float32_as, self._read_metrics = float32_as, read_metrics
+        self._ready, self._read_metrics = ready, read_metrics
         self._open_generation, self._record, self._result = open_generation, record, result
         self._generation: Generation | None = None
         self._opening = asyncio.Lock()
@@ -104,7 +105,7 @@ class TrainerService:
             self._coordinator.finish(step=step)
             self._connection.send(TrainingIsOver(step))
         else:
-            self._connection.send(CoordinatorReady(self._float32_as))
+            self._connection.send(self._ready)
         broken = self._broken = asyncio.get_running_loop().create_future()
         try:
             await first_of(self._read(), broken)

@@ -168,6 +168,7 @@ class Agent:
             metrics=dependencies.metrics,
             draining=lambda: self._drain.draining,
         )
+        self._port = pod_contract.AGENT_PORT
         self._starting = True
         self._drain = Drain(
             timeout=environment.pool.drain_timeout,
@@ -216,11 +217,13 @@ class Agent:
             closing.push_async_callback(asyncio.to_thread, self._dependencies.sync.engine.close)
             closing.push_async_callback(self._driver.close)
             closing.push_async_callback(self._dependencies.engine.close)
-            await metrics.start(address)
+            own_port = self._environment.own_port
+            await metrics.start(address, own_port(pod_contract.METRICS_PORT))
             # Which may take minutes; a rollout that is stopped meanwhile leaves at once.
             await first_of(self._dependencies.engine.start(), self._stopped.wait())
             self._starting = False
-            await server.start(*{address, self._sync_address})
+            addresses = {address, self._sync_address}
+            self._port = await server.start(*addresses, port=own_port(self._port))
             await first_of(self._follow(), self._generator.run(), self._sender.run(), self._leave())
 
     @property
@@ -293,6 +296,7 @@ class Agent:
             held=machine.held,
             shard=self._shard,
             generates=self._dependencies.engine.generates,
+            weights_port=self._port,
         )
 
     def _on_open(self) -> None:

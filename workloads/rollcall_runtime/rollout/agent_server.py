@@ -77,11 +77,15 @@ class AgentServer:
         application.router.add_get(pod_contract.WEIGHTS_ROUTE, weights)
         self._runner = BoundedRunner(application, refused=refused, shutdown_timeout=STOP_SECONDS)
 
-    async def start(self, *addresses: str, port: int = pod_contract.AGENT_PORT) -> None:
-        """Listen on `addresses`; OSError if the port is taken."""
+    async def start(self, *addresses: str, port: int = pod_contract.AGENT_PORT) -> int:
+        """Listen on `addresses`, at a free port if it is 0; returns the port. OSError if it is
+        taken.
+        """
         await self._runner.setup()
         for address in addresses:
             await web.TCPSite(self._runner, address, port, backlog=BACKLOG).start()
+            port = int(self._runner.addresses[0][1])
+        return port
 
     async def stop(self) -> None:
         """Stop listening, and end downloads within STOP_SECONDS."""

@@ -36,7 +36,10 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class RolloutEnvironment:
-    """The configuration of a rollout. `coordinator` is the host name of trainer rank 0."""
+    """The configuration of a rollout. `coordinator` is the host name of trainer rank 0.
+
+    `coordinator_port`: None in pods, whose ports are fixed; elsewhere a rollout takes free ports.
+    """
 
     job: JobConfig
     pool: PoolConfig
@@ -45,10 +48,17 @@ class RolloutEnvironment:
     token: TokenSource
     trust: TrustFile
     state_dir: Path
+    coordinator_port: int | None = None
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
+        if port == pod_contract.MEMBERSHIP_PORT and self.coordinator_port is not None:
+            port = self.coordinator_port
         return _url(self.job, self.coordinator, port, route)
+
+    def own_port(self, port: int) -> int:
+        """Where this process listens that would listen at `port` in a pod; 0 for a free one."""
+        return port if self.coordinator_port is None else 0
 
     def verifier(self) -> TokenVerifier:
         """Checks tokens that are shown to members of this job."""
@@ -62,7 +72,8 @@ class TrainerEnvironment:
     `rank` follows from the pod's ordinal in its StatefulSet and from `local_rank`, the number of
     the process in its pod. `starts_ranks`: this process is none of the pod's ranks, but starts
     them; `rank` is then that of the first. `reference_token`: for a reference in pods of its own.
-    `certificate`: of the coordinator, if its endpoints speak TLS.
+    `certificate`: of the coordinator, if its endpoints speak TLS. `coordinator_port`: None in pods,
+    whose ports are fixed; elsewhere the coordinator's, 0 for a free one.
     """
 
     job: JobConfig
@@ -76,10 +87,15 @@ class TrainerEnvironment:
     starts_ranks: bool = False
     reference_token: TokenSource | None = None
     certificate: TlsContext | None = None
+    coordinator_port: int | None = None
 
     def coordinator_url(self, port: int, route: str) -> str:
         """The URL of a route of the coordinator."""
         return _url(self.job, self.coordinator, port, route)
+
+    def own_port(self, port: int) -> int:
+        """Where this process listens that would listen at `port` in a pod; 0 for a free one."""
+        return port if self.coordinator_port is None else 0
 
     def verifier(self) -> TokenVerifier:
         """Checks tokens that are shown to members of this job; one for each thread."""
@@ -133,6 +149,7 @@ def read_rollout(variables: Mapping[str, str]) -> RolloutEnvironment:
         token=_token(variables, pod_contract.TOKEN_FILE),
         trust=_trust(variables),
         state_dir=_folder(variables, pod_contract.STATE_DIR),
+        coordinator_port=_coordinator_port(variables),
     )
 
 
@@ -156,6 +173,7 @@ def read_trainer(variables: Mapping[str, str]) -> TrainerEnvironment:
         if job.reference.host
         else None,
         certificate=_certificate(variables, job),
+        coordinator_port=_coordinator_port(variables),
     )
 
 
@@ -257,6 +275,15 @@ def _ordinal(pod_name: str, replicas: int) -> int:
         problem = f"{pod_name!r} does not end in an ordinal below {replicas} (trainer replicas)"
         raise SpecError(pod_contract.POD_NAME, problem)
     return int(ordinal)
+
+
+def _coordinator_port(variables: Mapping[str, str]) -> int | None:
+    text = variables.get(pod_contract.COORDINATOR_PORT, "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) >= 2**16:
+        raise SpecError(pod_contract.COORDINATOR_PORT, f"{text!r} is not a number below 65536")
+    return int(text)
 
 
 def _local_rank(variables: Mapping[str, str], processes: int) -> int:

@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from rollcall_protocol.pod_contract import METRICS_PORT
+from rollcall_protocol.wire.addresses import host_port
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.query_answers import Answer, QueryAnswers
 from rollcall_runtime.worker.telemetry import Metrics
@@ -61,7 +62,7 @@ class MetricsServer:
         self._beats: asyncio.Task[None] | None = None
 
     async def start(self, address: str, port: int = METRICS_PORT) -> None:
-        """Listen on `address`; OSError if the port is taken."""
+        """Listen on `address`, at a free port if it is 0; OSError if the port is taken."""
         self._worker, self._alive = asyncio.get_running_loop(), time.monotonic()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="probes", daemon=True)
@@ -97,6 +98,8 @@ class MetricsServer:
         )
         await self._runner.setup()
         await web.TCPSite(self._runner, address, port, backlog=BACKLOG).start()
+        if port == 0:
+            log.info("metrics: http://%s/metrics", host_port(address, self._runner.addresses[0][1]))
         self._beats = asyncio.get_running_loop().create_task(self._watch())
 
     async def _close(self) -> None:
