@@ -68,6 +68,8 @@ try:
     )
     from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
     from verl.utils.ray_utils import auto_await
+
+    from rollcall.verl_replicas import NewReplicas
 except BaseException as error:
     print(f"rollcall.verl cannot be loaded: {type(error).__name__}: {error}", file=sys.stderr)
     raise
@@ -279,7 +281,8 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
     A replica one of whose workers or servers has died, or whose member of the job has, is taken out
     of `replicas` and said in `left_out`, by its `replica_rank`; the others get the update. They
-    generate again afterwards, also if the update fails.
+    generate again afterwards, also if the update fails. Where rollout pods have `RESOURCE`, each
+    that comes is made a replica, which takes part in the first update after its servers run.
     """
 
     def __init__(self, config: Any, actor_wg: Any, replicas: list[Any]) -> None:
@@ -291,6 +294,9 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         super().__init__(config, actor_wg, replicas)
         self.left_out: dict[int, str] = {}
         self._last: tuple[int, int | None] | None = None  # version and step of the last update
+        self._new = NewReplicas(replicas)
+        # That of verl_elastic, if it is there; newcomers are told to it.
+        self._balancer = getattr(replicas[0], "load_balancer", None) if replicas else None
 
     @auto_await  # type: ignore[untyped-decorator]
     async def update_weights(self, global_steps: int | None = None) -> dict[str, float]:
@@ -298,6 +304,8 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
         They generate while newcomers join and weights come; they stop while they load them.
         """
+        came = self._new.take(len(self.replicas))
+        super().add_replicas(came)
         groups = {replica: _group(replica) for replica in self.replicas}
         at_least = await self._begin(groups)
         figures = await self._publish(groups, global_steps)
@@ -311,6 +319,7 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
             finally:
                 await self._each("resume_generation")
         await self._answers(groups, _ask_all(self._living(groups), "finalize"))
+        await self._balance({replica: groups[replica] for replica in came if replica in groups})
         self._last = max(at_least, int(figures["rollcall/version"])), global_steps
         return figures
 
@@ -368,6 +377,12 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         await self._answers(groups, _take_all(groups, step))
         await self._answers(groups, _ask_all(groups, "finalize"))
 
+    async def _balance(self, came: Iterable[Any]) -> None:
+        """Requests go to these, too, which have the weights."""
+        servers = {replica.server_address: replica.server_handle for replica in came}
+        if servers and self._balancer is not None:
+            await self._balancer.add_servers.remote(servers)
+
     async def _join(self, groups: dict[Any, Any], at_least: int) -> None:
         asked = _ask_all(groups, "init_process_group", RECEIVE, at_least)
         await self._answers(groups, asked)
@@ -402,6 +417,8 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
             why = self.left_out[replica.replica_rank] = f"{type(error).__name__}: {last}"
             log.warning("replica %d is left out: %s", replica.replica_rank, why)
             _ask(_group(replica), "close")  # what lives of it leaves the job
+            if self._balancer is not None:
+                self._balancer.remove_servers.remote([replica.server_address])
             self.remove_replicas([replica])
 
 

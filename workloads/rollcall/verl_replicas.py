@@ -1,0 +1,83 @@
+"""Rollout replicas of verl for pods that come: as many as Ray has nodes with the resource."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import queue
+import threading
+from typing import TYPE_CHECKING, Any
+
+import ray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RESOURCE = "rollcall_rollout"
+"""What a rollout pod gives Ray: `ray start --resources='{"rollcall_rollout": 1}'`."""
+
+MOST_FAILURES = 3  # in a row; then none is made until a pod comes or goes
+
+log = logging.getLogger(__name__)
+
+
+class NewReplicas:
+    """Makes replicas as the first ones are, each in a thread, while training goes on."""
+
+    def __init__(self, first: Sequence[Any]) -> None:
+        self._pattern = first[0] if first else None
+        self._next_rank = 1 + max((replica.replica_rank for replica in first), default=-1)
+        self._starting = 0
+        self._started: queue.SimpleQueue[Any] = queue.SimpleQueue()  # replicas, or None
+        self._failures, self._nodes = 0, 0
+
+    def take(self, living: int) -> list[Any]:
+        """Those whose servers run by now; begins to make others where fewer are `living` than
+        there are pods.
+        """
+        ready = self._take_started()
+        nodes = _rollout_nodes()
+        if nodes != self._nodes:
+            self._nodes, self._failures = nodes, 0
+        missing = nodes - living - len(ready) - self._starting
+        if self._pattern is not None and self._failures < MOST_FAILURES:
+            for _ in range(missing):
+                self._begin()
+        return ready
+
+    def _take_started(self) -> list[Any]:
+        ready = []
+        while not self._started.empty():
+            self._starting -= 1
+            replica = self._started.get()
+            self._failures = 0 if replica is not None else self._failures + 1
+            if replica is not None:
+                ready.append(replica)
+        return ready
+
+    def _begin(self) -> None:
+        pattern, rank = self._pattern, self._next_rank
+        assert pattern is not None  # noqa: S101 - `take` looks
+        self._next_rank, self._starting = rank + 1, self._starting + 1
+        made = type(pattern)(
+            replica_rank=rank,
+            config=pattern.config,
+            model_config=pattern.model_config,
+            gpus_per_node=pattern.gpus_per_node,
+        )
+        log.info("replica %d is made for a rollout pod that has come", rank)
+        threading.Thread(target=self._start, args=[made], name="replica", daemon=True).start()
+
+    def _start(self, replica: Any) -> None:
+        try:
+            asyncio.run(replica.init_standalone())
+        except Exception:
+            log.exception("replica %d could not be made", replica.replica_rank)
+            self._started.put(None)
+            return
+        self._started.put(replica)
+
+
+def _rollout_nodes() -> int:
+    """Nodes of Ray that live and have the resource."""
+    return sum(node["Alive"] and RESOURCE in node["Resources"] for node in ray.nodes())
