@@ -42,6 +42,7 @@ FIRST_VERSION, END_VERSION = (1, 0, 4), (1, 1)
 
 REWARD = "rollout/reward"  # AReaL's name of the mean reward of the samples since its last step
 PAUSE_SECONDS = 0.1  # between two looks whether AReaL goes on
+VERSION_SECONDS = 300.0  # for an update to end whose weights rollouts serve already
 ANY_TOP_K = 10**6  # from here on top_k is no bound; AReaL has 10**8 for that
 NO_BOUND = 10**12  # AReaL's own for the staleness of samples of an evaluation
 _TOGETHER = SchedulingStrategyType.colocation
@@ -130,8 +131,21 @@ class _Publications:
             shutil.rmtree(folder, ignore_errors=True)
         self._numbers[outcome.version] = self.step = int(meta.version or 0)
 
-    def numbers(self, versions: tuple[int, ...]) -> list[int]:
-        """AReaL's numbers of these."""
+    async def numbers(self, versions: tuple[int, ...]) -> list[int]:
+        """AReaL's numbers of these. Rollouts may serve a version before `publish` returns.
+
+        RollcallError for a version that is of no publication here.
+        """
+        try:
+            async with asyncio.timeout(VERSION_SECONDS):
+                # `publish` is called in another thread.
+                while unknown := {*versions} - self._numbers.keys():  # noqa: ASYNC110
+                    await asyncio.sleep(PAUSE_SECONDS)
+        except TimeoutError:
+            raise RollcallError(
+                f"generate: tokens are of version {max(unknown)}, which was published "
+                f"{VERSION_SECONDS:g} s ago or never; see where the update of weights waits"
+            ) from None
         return [self._numbers[found] for found in versions]
 
 
@@ -166,7 +180,7 @@ class _Engine(RemoteInfEngine):  # type: ignore[misc]
             await asyncio.sleep(PAUSE_SECONDS)
         try:
             return await self._generate(req)
-        except RollcallError as error:
+        except Exception as error:
             self.workflow_executor.dispatcher._set_thread_exception(error)  # noqa: SLF001
             raise
 
@@ -190,7 +204,7 @@ class _Engine(RemoteInfEngine):  # type: ignore[misc]
             input_tokens=list(group.prompt),
             output_tokens=list(sample.tokens),
             output_logprobs=list(sample.logprobs),
-            output_versions=self._weights.numbers(sample.versions),
+            output_versions=await self._weights.numbers(sample.versions),
             stop_reason=_stop_reason(sample.tokens, most, req),
             tokenizer=req.tokenizer,
             latency=seconds,

@@ -6,7 +6,6 @@ import asyncio
 import atexit
 import math
 import os
-import sys
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from rollcall.asked_responses import AskedResponses
 from rollcall.child_process import job_environment
 from rollcall.coordinator_process import CoordinatorProcess
 from rollcall.errors import RollcallError
+from rollcall.program_end import ProgramEnd
 from rollcall.results import Outcome, RolloutEvent
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.external_trainer import (
@@ -88,6 +88,7 @@ class Trainer:
         self._publishing = threading.Lock()
         self._closed = self._finished = False
         self._last_step: int | None = None  # of `finish_at_exit`
+        self._ending: ProgramEnd | None = None
         place = () if self._ranks is None else self._ranks.place
         weights = self._weights.descriptor
         self._process = CoordinatorProcess(variables, weights=weights, place=place)
@@ -290,9 +291,10 @@ class Trainer:
     def finish_at_exit(self, step: int) -> None:
         """When the program ends without an error: `finish(step)`. What follows is part of the job.
 
-        A later call is for a later step.
+        A later call is for a later step. An error is an exception, or what `sys.exit` was given.
         """
         if self._last_step is None:
+            self._ending = ProgramEnd()
             atexit.register(self._exit)
         self._last_step = step
 
@@ -395,7 +397,7 @@ class Trainer:
         self._process.ask(lambda number: TakeMembers(number, members, cause), Done)
 
     def _exit(self) -> None:
-        if self._last_step is None or hasattr(sys, "last_value"):  # an exception ended the program
+        if self._last_step is None or self._ending is None or self._ending.failed:
             self.close()
             return
         self.finish(self._last_step)
