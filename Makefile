@@ -22,7 +22,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-areal test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-areal mutants-verl mutants-areal test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -74,6 +74,12 @@ test-verl: $(VERL_STAMP) ## verl's checkpoint engine `rollcall`, with verl's own
 
 test-areal: $(AREAL_STAMP) ## AReaL's own trainer on rollouts that die, in .venv-areal
 	.venv-areal/bin/pytest -W default tests/plugins/trainers_of_ones_own/areal
+
+mutants-verl: $(VERL_STAMP)
+	PYTEST_ADDOPTS="-W default" .venv-verl/bin/python -m tests.mutants --jobs 1
+
+mutants-areal: $(AREAL_STAMP)
+	PYTEST_ADDOPTS="-W default" .venv-areal/bin/python -m tests.mutants --jobs 1
 
 test-gpu: $(STAMP) ## Training engines on this machine's devices; sync tests and snapshot figures with real NCCL or HCCL: 4 devices (NCCL: 1 will do)
 	$(BIN)/pytest tests/process/engines --engine fsdp2 --engine fsdp --engine megatron --engine torchtitan

@@ -199,12 +199,12 @@ PARTS = (
     Part(
         name="verl",
         proves="verl's managers bring weights to rollouts that come, go and die",
-        commands=("make test-verl",),
+        commands=("make test-verl", "make mutants-verl"),
     ),
     Part(
         name="areal",
         proves="AReaL's own trainer learns on rollouts that die",
-        commands=("make test-areal",),
+        commands=("make test-areal", "make mutants-areal"),
     ),
     Part(
         name="sbom",

@@ -1,7 +1,8 @@
 """`make mutants`: put each fault into a copy of the tree; the tests that it names must fail.
 
-Exits 1 when a mutant survives, does not apply, or its tests cannot be run. With `--check` it runs
-no test: it exits 1 when a table does not fit the tree.
+Exits 1 when a mutant survives, does not apply, or its tests cannot be run. It tries those of the
+virtual environment that it runs in. With `--check` it runs no test: it exits 1 when a table does
+not fit the tree.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from tests.mutants.runner import KILLED, Verdict, try_all
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
+ENVIRONMENT = Path(sys.prefix).name.removeprefix(".venv").removeprefix("-")
 RECORD = "ROLLCALL_TEST_RECORD"  # where `hack.test_parts` reads how many were killed
 
 
@@ -40,6 +42,7 @@ def main() -> int:
         for mutant in mutants:
             print(f"{mutant.name}: {mutant.promise}")
         return 0
+    mutants = [mutant for mutant in mutants if mutant.environment == ENVIRONMENT]
     record = os.environ.pop(RECORD, "")  # before the mutants' own tests begin, which would write
     began, seen = time.monotonic(), 0
 

@@ -14,7 +14,8 @@
 `before` occurs once in the file. Several edits stand in `[[older_roster_taken.edits]]`, each with
 `file`, `before` and `after`. `fails` names tests, single cases of tests, or files; each must fail.
 With `timeout = 20`, a test that has run for 20 seconds counts as failed; without it, a test that
-hangs kills no mutant. `alone` ones come last, one by one, because their tests measure times.
+hangs kills no mutant. `alone` ones come last, one by one, because their tests measure times. With
+`environment = "verl"` its tests run in .venv-verl, when `python -m tests.mutants` does.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Mutant(BaseModel):
     edits: tuple[Edit, ...] = Field(min_length=1)
     timeout: float | None = Field(default=None, gt=0, strict=True)
     alone: StrictBool = False
+    environment: str = ""
 
 
 def load(folder: Path) -> list[Mutant]:

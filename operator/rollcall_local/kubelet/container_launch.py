@@ -105,6 +105,7 @@ class ContainerLauncher:
     def _launch(self, container: Object, message: Path) -> Launch:
         mounts = self._volumes.mounts(container)
         own = pod_environment.variables(container, self._fields, self._content)
+        own = pod_environment.with_addresses(own, self._node.addresses.of)
         argv = pod_environment.command(container, own, mounts)
         if not argv:
             name = container["name"]

@@ -28,6 +28,8 @@ _INHERITED_PREFIXES = ("LC_", "HF_", "NVIDIA_")
 _REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
 _BEFORE = r"(?:(?<![\w./~*?%$})\]-])|(?<=file://))"  # neither within a path nor after a variable
 _AFTER = r"(?![\w.-])"
+_MEETING_PLACES = {"MASTER_ADDR", "PET_MASTER_ADDR"}
+_POD_HOST = re.compile(r"(?P<pod>[^.]+)\.[^.]+\.(?P<namespace>[^.]+)\.svc(\.cluster\.local)?\.?")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy", "all_proxy")
 
 
@@ -94,6 +96,21 @@ def variables(container: Object, fields: Mapping[str, str], read: ReadContent) -
         if found is not None:
             values[name] = found
     return values
+
+
+def with_addresses(
+    values: Mapping[str, str], address_of: Callable[[str, str], str]
+) -> dict[str, str]:
+    """`values` with the pod's address for its DNS name where torchrun and accelerate meet: torch
+    looks that up in C++, which sees the machine's own names alone. `address_of` takes namespace and
+    pod.
+    """
+    found = dict(values)
+    for name in _MEETING_PLACES & found.keys():
+        host = _POD_HOST.fullmatch(found[name])
+        if host is not None:
+            found[name] = address_of(host["namespace"], host["pod"])
+    return found
 
 
 def _of_source(

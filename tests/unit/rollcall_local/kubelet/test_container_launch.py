@@ -5,6 +5,7 @@ import os
 import signal
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -63,6 +64,7 @@ class FakeNode:
         self.runtimes = Runtime()
         self.machine = Machine({"nvidia.com/gpu": Decimal(2)}, ("GPU-a", "GPU-b"))
         self.hosts_file = folder / "hosts.json"
+        self.addresses = SimpleNamespace(of=lambda *_: "127.251.0.1")
 
     def python_of(self, container: Object) -> Path:
         return Path("/env/bin/python" if container.get("image") else "/own/bin/python")

@@ -14,6 +14,7 @@ from rollcall_local.kubelet.pod_environment import (
     expanded,
     inherited,
     variables,
+    with_addresses,
     with_folders,
 )
 
@@ -206,3 +207,18 @@ def test_paths_that_programs_know_by_heart_stay(path: str) -> None:
 
 def test_a_folder_with_a_backslash_is_taken_as_it_is() -> None:
     assert with_folders("/data/x", {"/data": Path("/a\\1b")}) == "/a\\1b/x"
+
+
+@pytest.mark.parametrize("end", ["", ".cluster.local", "."])
+def test_ranks_meet_at_an_address(end: str) -> None:
+    """Pods have no names in C++, where torch looks the host up."""
+    host = f"mine-trainer-0.mine-trainer.team.svc{end}"
+    given = {"MASTER_ADDR": host, "PET_MASTER_ADDR": host, "ROLLCALL_COORDINATOR": host}
+    found = with_addresses(given, lambda *pod: " ".join(pod))
+    assert found["MASTER_ADDR"] == found["PET_MASTER_ADDR"] == "team mine-trainer-0"
+    assert found["ROLLCALL_COORDINATOR"] == host, "its certificate has that name"
+
+
+def test_a_meeting_place_of_the_users_own_stays() -> None:
+    given = {"MASTER_ADDR": "10.0.0.1", "PET_MASTER_ADDR": "elsewhere.example"}
+    assert with_addresses(given, lambda *_: "none") == given
