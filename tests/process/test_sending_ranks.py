@@ -1,6 +1,8 @@
 """A trainer of the user's own with several ranks, each of which sends its part of the weights."""
 
+import contextlib
 import json
+import os
 import signal
 import sys
 from pathlib import Path
@@ -71,3 +73,29 @@ async def test_weights_arrive_whole_however_they_lie(
 ) -> None:
     async with ranks_job(tmp_path, layout, ranks, engine) as job:
         await check(job, ranks, fails=None if layout == "columns" else FAILED)
+
+
+@pytest.mark.slow
+async def test_a_rank_whose_sender_has_died_fails_all_ranks_and_nobody_waits(
+    tmp_path: Path,
+) -> None:
+    async with ranks_job(tmp_path, "sharded", 2) as job:
+        await job.start(rollouts=1)
+        await job.trainer.logs_line('"step": 0', seconds=STEP_SECONDS)
+        (sender,) = senders(rank=1, ranks=2)
+        os.kill(sender, signal.SIGKILL)
+        await job.trainer.logs_line(f'"step": {STEPS - 1}', seconds=STEP_SECONDS)
+        last = [line for line in lines(job.trainer.log()) if line["step"] == STEPS - 1]
+        assert all("the coordinator's process has ended" in line["error"] for line in last)
+
+
+def senders(*, rank: int, ranks: int) -> list[int]:
+    """Process ids of what sends for a rank."""
+    place = [str(each) for each in (rank, ranks, rank, ranks)]
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            words = (folder / "cmdline").read_text().split("\0")[:-1]
+            if "rollcall_runtime.external" in words and words[-4:] == place:
+                found.append(int(folder.name))
+    return found

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from rollcall.errors import RollcallError
 from rollcall_protocol.pod_contract import TLS_CERTIFICATE, TLS_KEY
 
 if TYPE_CHECKING:
@@ -22,13 +23,16 @@ _VALID = dt.timedelta(days=3650)
 
 def own_certificate(folder: Path, address: str) -> str:
     """The certificate (PEM) in `folder` for this IP address, signed by its own key; made if there
-    is none, or one of another address.
+    is none, or one of another address. RollcallError if it cannot be read.
     """
     certificate, key = folder / TLS_CERTIFICATE, folder / TLS_KEY
     if certificate.exists() and key.exists():
-        found = certificate.read_text(encoding="ascii")
-        if _is_of(found, address):
-            return found
+        try:
+            found = certificate.read_text(encoding="ascii")
+            if _is_of(found, address):
+                return found
+        except (ValueError, x509.ExtensionNotFound) as error:
+            raise RollcallError(f"{certificate}: {error}; take another folder") from error
     folder.mkdir(exist_ok=True, mode=0o700)
     made, private = _sign(address)
     key.touch(mode=0o600)

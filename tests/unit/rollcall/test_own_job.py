@@ -94,6 +94,13 @@ def test_the_certificate_is_kept_while_the_address_is(tmp_path: Path) -> None:
     assert authorities(replace(SETTINGS, address="::1")) != before
 
 
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    job(tmp_path)
+    (tmp_path / "job" / "tls" / "tls.crt").write_text("none")
+    with pytest.raises(RollcallError, match=r"tls\.crt: .*take another folder"):
+        job(tmp_path)
+
+
 def test_only_its_owner_can_read_the_key(tmp_path: Path) -> None:
     own = job(tmp_path)
     admit(own)

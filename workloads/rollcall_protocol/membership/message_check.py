@@ -7,6 +7,7 @@ or somebody with a member's token, must cost the others nothing.
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rollcall_protocol.pod_contract import AGENT_PORT
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import Hello, SnapshotPartReady
 from rollcall_protocol.wire.roster import Roster
@@ -41,8 +42,14 @@ class BadMessage:
     problem: str
 
 
-def check_hello(hello: Hello, *, roster: Roster | None, senders: int) -> BadMessage | None:
-    """The first problem of a Hello; None if it may register. `senders`: ranks that send."""
+def check_hello(
+    hello: Hello, *, roster: Roster | None, senders: int, rollout_port: int | None = AGENT_PORT
+) -> BadMessage | None:
+    """The first problem of a Hello; None if it may register. `senders`: ranks that send.
+
+    Requests go to a rollout at `rollout_port`, and nowhere else that it names; None outside of
+    pods, where each has a port of its own.
+    """
     names = (hello.member.pod_uid, hello.member.boot_id, hello.pod, hello.address)
     pool = hello.pool if hello.sender is None else "none"  # a trainer rank is of no pool
     if not all(0 < len(name) <= MAX_NAME for name in (*names, pool)):
@@ -51,7 +58,8 @@ def check_hello(hello: Hello, *, roster: Roster | None, senders: int) -> BadMess
     if max(len(hello.descriptor), len(hello.shard)) > MAX_DESCRIPTOR:
         problem = f"the descriptor or shard has more than {MAX_DESCRIPTOR} characters"
         return BadMessage(MessageFault.HELLO, problem)
-    if not 0 < hello.weights_port < 2**16:
+    elsewhere = hello.sender is None and hello.weights_port != (rollout_port or hello.weights_port)
+    if elsewhere or not 0 < hello.weights_port < 2**16:
         return BadMessage(MessageFault.HELLO, f"weights_port is {hello.weights_port}")
     listed = {seat.pod_uid: seat for seat in (roster.members if roster else ())}
     seat = listed.get(hello.member.pod_uid)

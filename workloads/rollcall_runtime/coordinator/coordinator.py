@@ -30,7 +30,7 @@ from rollcall_protocol.membership.message_check import (
     check_part,
     check_version,
 )
-from rollcall_protocol.pod_contract import PARTS_PORT
+from rollcall_protocol.pod_contract import AGENT_PORT, PARTS_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import UNTRUSTED, JobSnapshot, SuspicionCause
@@ -100,6 +100,7 @@ class Coordinator:
         self._published, self.config, self.member = published, config, member
         self._name, self._address, self._senders = name, address, senders
         self._state_dir, self._metrics = state_dir, metrics
+        self._rollout_port = AGENT_PORT if weights_port == PARTS_PORT else None
         self._state = persistent_state.load_and_count_boot(state_dir, member.pod_uid)
         sync = config.weight_sync
         self.snapshots = SnapshotSender(stage_timeout=sync.stage_timeout, delta=sync.delta)
@@ -300,7 +301,10 @@ class Coordinator:
             return BadMessage(MessageFault.HELLO, problem)
         machine = group.machine
         return check_hello(
-            hello, roster=self._state.roster, senders=self._senders
+            hello,
+            roster=self._state.roster,
+            senders=self._senders,
+            rollout_port=self._rollout_port,
         ) or check_version(hello.held, lineage=machine.lineage, newest=machine.newest)
 
     def member_connected(self, hello: Hello) -> None:

@@ -24,7 +24,7 @@ SECOND = MemberId("uid-trainer-1", "b1")
 
 
 def second_sender() -> Hello:
-    return replace(hello("trainer-1"), sender=1)
+    return replace(hello("trainer-1"), sender=1, weights_port=PARTS_PORT)
 
 
 def with_a_rollout() -> CoordinatorMachine:

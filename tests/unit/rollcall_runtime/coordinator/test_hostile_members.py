@@ -66,6 +66,7 @@ async def trains(group: Group) -> bool:
         ({"pod": "a" * 300}, "impersonated"),
         ({"descriptor": "a" * 2**19}, "bad_hello"),
         ({"weights_port": 2**16}, "bad_hello"),
+        ({"weights_port": 6443}, "bad_hello"),  # requests to rollouts would go there
         ({"held": Version(MINE, 10**9)}, "bad_version"),
         ({"held": Version(MINE, -1)}, "bad_version"),
         ({"sender": 1}, "impersonated"),
