@@ -76,7 +76,7 @@ async def test_weights_arrive_whole_however_they_lie(
 
 
 @pytest.mark.slow
-async def test_a_rank_whose_sender_has_died_fails_all_ranks_and_nobody_waits(
+async def test_all_ranks_learn_that_the_process_of_one_has_died(
     tmp_path: Path,
 ) -> None:
     async with ranks_job(tmp_path, "sharded", 2) as job:
