@@ -81,7 +81,7 @@ def main() -> None:
                 line |= {"worst": worst_logprob(whole, groups, weights)}
             sys.stdout.write(json.dumps(line) + "\n")  # in one piece, beside the other ranks
             sys.stdout.flush()
-            time.sleep(0.3)  # a kill of the test's falls between two steps, or in one
+            time.sleep(0.3)  # else training may be over before the test kills a rollout
             dist.barrier()
         rollouts.finish(STEPS)
 

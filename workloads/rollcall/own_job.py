@@ -75,7 +75,7 @@ class OwnJob:
         return {**variables, pod_contract.TLS_DIR: str(self._folder / _TLS)}
 
     def listens_at(self, port: int) -> None:
-        """The coordinator's port, which rollouts are told, and a trainer after it takes again."""
+        """Keep the coordinator's port, for rollouts and for a trainer that starts again."""
         if port != self._record.port:
             self._record = replace(self._record, port=port)
             write_json(self._folder / _RECORD, self._record)

@@ -1,4 +1,4 @@
-"""Whether the program ends with an error, which functions at its exit are not told."""
+"""Whether the program ends with an error: Python does not say so to functions of `atexit`."""
 
 import sys
 from typing import Any, NoReturn

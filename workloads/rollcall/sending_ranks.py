@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from rollcall.errors import RollcallError
+from rollcall_runtime.sync import rank_values
 from rollcall_runtime.sync.weights.sharded_rows import own_part
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 # Rank 0 may wait for rollouts without bound; that a rank has died ends a wait at once.
 _PATIENCE = timedelta(days=365)
-_MOST_BYTES = 1 << 24  # of a value that goes to the other ranks
 
 
 class SendingRanks:
@@ -73,24 +72,12 @@ class SendingRanks:
             yield name, part
 
     def _gather(self, call: str, value: Any) -> list[Any]:
-        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        lengths = [torch.tensor(0) for _ in range(self.size)]
         try:
-            dist.all_gather(lengths, torch.tensor(len(data)), group=self._group)
-            longest = max(int(length) for length in lengths)
-            if longest > _MOST_BYTES:
-                raise RollcallError(f"{call}: a rank answers with {longest} bytes; report this")
-            padded = torch.nn.functional.pad(data, (0, longest - len(data)))
-            gathered = [torch.empty_like(padded) for _ in range(self.size)]
-            dist.all_gather(gathered, padded, group=self._group)
-        except RuntimeError as error:
+            return rank_values.gather(value, ranks=self.size, group=self._group)
+        except (RuntimeError, ValueError) as error:
             raise RollcallError(
                 f"{call}: another rank of the trainer has ended, or calls something else ({error})"
             ) from error
-        return [
-            json.loads(part[:length].numpy().tobytes())
-            for part, length in zip(gathered, map(int, lengths), strict=True)
-        ]
 
 
 def _number(variable: str) -> int:

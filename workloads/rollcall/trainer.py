@@ -335,9 +335,9 @@ class Trainer:
     def _send_parts(
         self, ranks: SendingRanks, tensors: NamedTensors, step: int | None
     ) -> Published:
-        """Each rank's part is ready before rank 0 publishes: it waits for nobody who has failed."""
+        """Rank 0 publishes once all parts are ready: it never waits for a rank that has failed."""
         first = ranks.rank == 0
-        # Rank 0 knows when nobody needs the weights before.
+        # Rank 0 knows when no rollout needs the former weights.
         number = ranks.together("publish", lambda: self._withdraw() if first else 0)[0]
         written: list[Written] = []
 

@@ -295,7 +295,7 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         self.left_out: dict[int, str] = {}
         self._last: tuple[int, int | None] | None = None  # version and step of the last update
         self._new = NewReplicas(replicas)
-        # That of verl_elastic, if it is there; newcomers are told to it.
+        # That of verl_elastic, if it is there; it gets the servers of new replicas.
         self._balancer = getattr(replicas[0], "load_balancer", None) if replicas else None
 
     @auto_await  # type: ignore[untyped-decorator]

@@ -78,7 +78,7 @@ def _has_died(ready: Any) -> bool:
     except ray.exceptions.ActorDiedError:
         return True
     except (ray.exceptions.GetTimeoutError, ray.exceptions.ActorUnavailableError):
-        return False  # Ray may reach it again, or say later that it has died
+        pass  # Ray may reach it again, or say later that it has died
     return False
 
 

@@ -42,7 +42,6 @@ from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.open_engine import close_engines, open_senders
 from rollcall_runtime.worker.asyncio_helpers import first_of
-from rollcall_runtime.worker.devices import choose_device
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
 from rollcall_runtime.worker.history_file import HistoryFile, history_path
@@ -96,9 +95,7 @@ async def _serve(
     history = history_path(environment)
     probes = MetricsServer(metrics, healthy=lambda: "", ready=lambda: "", files={ROUTE: history})
     async with AsyncExitStack() as closing:
-        engines = await open_senders(
-            job.weight_sync, member=member, address=address, device=choose_device(job)
-        )
+        engines = await open_senders(environment, member)
         closing.push_async_callback(close_engines, engines)
         listeners = _open_listeners(environment)
         coordinator = Coordinator(
@@ -186,13 +183,8 @@ async def _serve_probes(
 async def _send_parts(
     environment: TrainerEnvironment, connection: LibraryConnection[LibraryMessage], file: int
 ) -> None:
-    job, pod = environment.job, environment.pod
-    engines = await open_senders(
-        job.weight_sync,
-        member=new_member(pod),
-        address=pod.address,
-        device=choose_device(job),
-    )
+    job = environment.job
+    engines = await open_senders(environment, new_member(environment.pod))
     sender = SenderRank(environment=environment, engines=engines)
     service = PartService(
         rank=environment.rank,

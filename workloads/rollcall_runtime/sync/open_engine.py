@@ -5,15 +5,16 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.job_config import GroupConfig, WeightSyncConfig
+from rollcall_protocol.job_config import GroupConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
 from rollcall_runtime.sync.network_interfaces import address_of
 from rollcall_runtime.sync.registry import create_engine
 from rollcall_runtime.sync.weights.shards import Shard
-from rollcall_runtime.worker.devices import worker_device
+from rollcall_runtime.worker.devices import choose_device, worker_device
 from rollcall_runtime.worker.engine_config import read_settings
+from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
 
 _FIELD = "spec.weightSync"
@@ -78,14 +79,13 @@ def open_engine(
     return OpenEngine(group.name, engine, encode_descriptor(descriptor), own, shard)
 
 
-async def open_senders(
-    sync: WeightSyncConfig, *, member: MemberId, address: str, device: str
-) -> list[OpenEngine]:
+async def open_senders(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
     """An engine for each sync group of a trainer's process, opened in a thread. SpecError.
 
     Some start processes and import libraries, up to a minute on a busy node. Meanwhile the event
     loop has to answer the liveness probe: if that fails, the kubelet stops the trainer.
     """
+    sync, device = environment.job.weight_sync, choose_device(environment.job)
     opened: list[OpenEngine] = []
     try:
         for group in sync.all_groups():
@@ -93,7 +93,7 @@ async def open_senders(
                 open_engine,
                 group,
                 member=member,
-                address=address,
+                address=environment.pod.address,
                 role=Role.SENDER,
                 profile=sync.profile_path,
                 device=device,

@@ -13,7 +13,6 @@ from typing import Any
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
-from rollcall_protocol.wire.ids import MemberId
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.prompt_dispatcher import PromptDispatcher
@@ -25,7 +24,7 @@ from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.sync.open_engine import OpenEngine, close_engines, open_senders
+from rollcall_runtime.sync.open_engine import close_engines, open_senders
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
@@ -116,7 +115,7 @@ class _Leader:
     ) -> None:
         job, pod = self.environment.job, self.environment.pod
         member = new_member(pod)
-        engines = await _open_engines(self.environment, member)
+        engines = await open_senders(self.environment, member)
         model = open_model(job.model)
         known = ModelInput.of(model)
         prompts = PromptDispatcher(
@@ -274,7 +273,7 @@ class _Follower:
             await self._train(state, _ignore)
             return
         one_copy = self.environment.job.weight_sync.staging == STREAMED
-        engines = await _open_engines(self.environment, new_member(self.environment.pod))
+        engines = await open_senders(self.environment, new_member(self.environment.pod))
         sender = SenderRank(environment=self.environment, engines=engines)
         loop = asyncio.get_running_loop()
 
@@ -337,16 +336,6 @@ async def _reward_check(
         yield RewardCheck(scorer, share=share, counted=counted)
     finally:
         await scorer.close()
-
-
-async def _open_engines(environment: TrainerEnvironment, member: MemberId) -> list[OpenEngine]:
-    job = environment.job
-    return await open_senders(
-        job.weight_sync,
-        member=member,
-        address=environment.pod.address,
-        device=choose_device(job),
-    )
 
 
 def _recovers_from_rollouts(job: JobConfig) -> bool:

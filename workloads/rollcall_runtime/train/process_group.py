@@ -7,7 +7,6 @@ most one TrainerProcessGroup. No environment variable is read except gloo's own 
 from __future__ import annotations
 
 import importlib
-import json
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import HashStore, Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from rollcall_runtime.sync import rank_values
 from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
 from rollcall_runtime.train.json_objects import json_objects
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CHECKPOINT_TIMEOUT = timedelta(days=30)
-MAX_VALUE_BYTES = 16 << 20
-"""Of a value as JSON; what is larger travels as a tensor."""
-
 _BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl", "npu": "cpu:gloo,npu:hccl"}
 """By torch device type. Tensors of the CPU always travel by gloo."""
 
@@ -141,10 +138,12 @@ class TrainerProcessGroup:
     def broadcast_value(self, value: Any = None) -> Any:
         """Rank 0's small `value` (of JSON) on every rank."""
         if self.size == 1:
-            return _decode(_encode(value))
-        data = _encode(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
-        length = _checked_length(self.broadcast(torch.tensor(len(data))))
-        return _decode(self.broadcast(data if self.rank == 0 else data.new_empty(length)))
+            return rank_values.decode(rank_values.encode(value))
+        data = rank_values.encode(value) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        length = rank_values.checked_length(self.broadcast(torch.tensor(len(data))))
+        return rank_values.decode(
+            self.broadcast(data if self.rank == 0 else data.new_empty(length))
+        )
 
     def any(self, value: bool) -> bool:
         """Whether `value` is true on any rank: one collective, where `gather` is two."""
@@ -156,23 +155,11 @@ class TrainerProcessGroup:
 
     def gather(self, value: Any) -> list[Any]:
         """Every rank's small `value` (of JSON) on all ranks, in their order."""
-        return self._gather(value, None)
+        return rank_values.gather(value, ranks=self.size, group=None)
 
     def gather_for_checkpoint(self, value: Any) -> list[Any]:
         """Like `gather`, in the process group of the threads that write checkpoints."""
-        return self._gather(value, self.checkpoint_group)
-
-    def _gather(self, value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-        data = _encode(value)
-        if self.size == 1:
-            return [_decode(data)]
-        lengths = [torch.tensor(0) for _ in range(self.size)]
-        dist.all_gather(lengths, torch.tensor(len(data)), group=group)
-        checked = [_checked_length(length) for length in lengths]
-        padded = torch.nn.functional.pad(data, (0, max(checked) - len(data)))
-        gathered = [torch.empty_like(padded) for _ in range(self.size)]
-        dist.all_gather(gathered, padded, group=group)
-        return [_decode(part[:length]) for part, length in zip(gathered, checked, strict=True)]
+        return rank_values.gather(value, ranks=self.size, group=self.checkpoint_group)
 
     def close(self) -> None:
         """Destroy the group; the next collective of the other ranks fails. Harmless twice."""
@@ -213,26 +200,3 @@ def _store(meeting: TrainerRendezvous, undo: ExitStack) -> Store:
     store = RendezvousStore(address, rank=meeting.rank, size=meeting.size, timeout=meeting.timeout)
     undo.callback(store.close)
     return store
-
-
-def _encode(value: Any) -> Tensor:
-    """ValueError for what is no JSON, or too long."""
-    try:
-        text = json.dumps(value).encode()
-    except TypeError as error:
-        raise ValueError(f"only values of JSON travel between ranks: {error}") from error
-    if len(text) > MAX_VALUE_BYTES:
-        raise ValueError(f"a value of {len(text)} bytes; at most {MAX_VALUE_BYTES} may travel")
-    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
-
-
-def _checked_length(length: Tensor) -> int:
-    """ValueError for what another rank may not send; without this it could ask for any memory."""
-    found = int(length)
-    if not 0 < found <= MAX_VALUE_BYTES:
-        raise ValueError(f"another rank sends {found} bytes; 1 to {MAX_VALUE_BYTES} may travel")
-    return found
-
-
-def _decode(data: Tensor) -> Any:
-    return json.loads(data.numpy().tobytes())

@@ -64,8 +64,8 @@ class PodReplica(RolloutReplica):  # type: ignore[misc]
         self.servers = [self._server_handle]
 
     def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
-        """Not called: init_standalone knows it."""
-        raise NotImplementedError
+        """Not called: init_standalone makes the worker."""
+        raise NotImplementedError("PodReplica: only init_standalone makes its worker")
 
 
 def group(cls: type, *, rollout: bool, **arguments: Any) -> RayWorkerGroup:
@@ -94,6 +94,11 @@ async def balancer_of(replicas: list[PodReplica]) -> Any:
 
 async def loaded(replicas: list[Any]) -> list[str]:
     return [await replica.workers[0].loaded.remote() for replica in replicas]
+
+
+async def all_loaded(replicas: list[Any], count: int, step: int) -> bool:
+    """Whether there are so many, and all have loaded the weights of the step."""
+    return await loaded(replicas) == [checksum(dict(weights(step)))] * count
 
 
 async def generate(client: LLMServerClient, requests: int, *, wait: float = 0) -> list[int]:
@@ -127,11 +132,10 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
         await asyncio.sleep(0.5)
         step += 1
         await asyncio.to_thread(manager.update_weights, step)
-    right = checksum(dict(weights(step)))
     say(
         update=step,
         replicas=len(manager.replicas),
-        whole=await loaded(manager.replicas) == [right] * 2,
+        whole=await all_loaded(manager.replicas, 2, step),
     )
     say(servers=await balancer.get_all_servers.remote())
     say(answered=sorted(set(await generate(client, 8))))
@@ -142,11 +146,10 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
     say(servers=await balancer.get_all_servers.remote())
     step += 1
     await asyncio.to_thread(manager.update_weights, step)
-    right = checksum(dict(weights(step)))
     say(
         update=step,
         left_out=sorted(manager.left_out),
-        whole=await loaded(manager.replicas) == [right],
+        whole=await all_loaded(manager.replicas, 1, step),
     )
     await asyncio.to_thread(manager.finish, step)
     say(finished=step)

@@ -58,7 +58,7 @@ async def test_a_trainer_that_names_its_managers_class_gets_rollcalls() -> None:
     code, out = await run("-c", CHOICE)
     assert (code, out.split()) == (0, ["CheckpointEngineManager", "RollcallManager"])
     code, out = await run("-c", CHOICE, VERL_USE_EXTERNAL_MODULES="")
-    assert out.split() == ["CheckpointEngineManager"] * 2, "nobody has asked for it"
+    assert out.split() == ["CheckpointEngineManager"] * 2, "the plug-in is not named"
 
 
 async def test_pods_that_come_are_replicas_and_lost_ones_cost_no_request(tmp_path: Path) -> None:

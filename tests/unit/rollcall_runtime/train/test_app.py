@@ -136,7 +136,7 @@ async def test_the_coordinator_goes_on_with_the_prompts_of_the_checkpoint(
         return []
 
     monkeypatch.setattr(app, "PromptDispatcher", prompts)
-    monkeypatch.setattr(app, "_open_engines", no_engines)
+    monkeypatch.setattr(app, "open_senders", no_engines)
     leader: Any = app._Leader(SimpleNamespace(environment=environment), SimpleNamespace())  # type: ignore[arg-type]
     with pytest.raises(Opened):
         await leader._coordinate(TrainState(ledger=saved), SimpleNamespace(), None)

@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 
 from hack.free_ports import free_port
+from rollcall_runtime.sync import rank_values
 from rollcall_runtime.sync.rendezvous_connection import RendezvousAddress
 from rollcall_runtime.sync.rendezvous_server import RendezvousServer
-from rollcall_runtime.train import process_group
 from rollcall_runtime.train.process_group import (
     TrainerProcessGroup,
     TrainerRendezvous,
@@ -54,12 +54,12 @@ def test_one_rank_broadcasts_and_gathers_what_is_json() -> None:
 def test_a_value_that_is_too_long_is_refused(
     ranks: TrainerProcessGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_group, "MAX_VALUE_BYTES", 10)
+    monkeypatch.setattr(rank_values, "MAX_VALUE_BYTES", 10)
     with pytest.raises(ValueError, match="a value of 12 bytes; at most 10"):
         ranks.gather("0123456789")
 
 
-@pytest.mark.parametrize("length", [-1, 0, process_group.MAX_VALUE_BYTES + 1, 1 << 62])
+@pytest.mark.parametrize("length", [-1, 0, rank_values.MAX_VALUE_BYTES + 1, 1 << 62])
 def test_a_length_that_no_value_has_is_not_believed(
     ranks: TrainerProcessGroup, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:

@@ -10,9 +10,9 @@ def is_cut_by_rows(tensor: DTensor) -> bool:
 
 
 def own_rows(tensor: DTensor, number: int) -> tuple[int, bool]:
-    """Of a tensor that is cut by rows: the first row that this rank holds, and whether it is the
-    one that sends tensor `number`. Where several ranks hold the same rows they take turns, tensor
-    by tensor.
+    """Of a tensor that is cut by rows: the first row that this rank holds, and whether it sends
+    its rows of tensor `number`. Where several ranks hold the same rows they take turns, tensor by
+    tensor. The last ranks have no rows of a short tensor; an empty one is sent by the first rank.
     """
     start, holder, holders = 0, 0, 1
     for dimension, place in enumerate(tensor.placements):
@@ -23,7 +23,8 @@ def own_rows(tensor: DTensor, number: int) -> tuple[int, bool]:
         else:
             each = -(-len(tensor) // parts)  # as torch.chunk cuts
             start = min(index * each, len(tensor))
-    return start, number % holders == holder
+    has_rows = len(tensor.to_local()) > 0 or (start == 0 and not len(tensor))
+    return start, has_rows and number % holders == holder
 
 
 @torch.no_grad()
@@ -43,7 +44,5 @@ def own_part(number: int, tensor: torch.Tensor, *, rank: int, ranks: int) -> tor
     if not is_cut_by_rows(tensor):
         whole = tensor.full_tensor()
         return whole if turn else None
-    start, sends = own_rows(tensor, number)
-    local = tensor.to_local()
-    # The last ranks have no rows of a short tensor; of an empty one no rank has.
-    return local if sends and (len(local) or (start == 0 and not len(tensor))) else None
+    _, sends = own_rows(tensor, number)
+    return tensor.to_local() if sends else None

@@ -94,8 +94,7 @@ def own_shards(weights: list[ExportedWeight], *, rank: int) -> Iterator[WeightSh
         local = tensor.to_local()
         if adapter is not None and down is not None:
             local = _merged(local, _local(adapter.up), down, adapter.scale)
-        # The last ranks have no rows of a short tensor; of an empty one no rank has.
-        if sends and (len(local) or (start == 0 and not len(tensor))):
+        if sends:
             yield WeightShard(weight.info, start, local)
 
 
