@@ -69,7 +69,7 @@ endif
 test-vllm: $(VLLM_STAMP) ## What runs inside vLLM, on this machine's CPU, in .venv-vllm
 	.venv-vllm/bin/pytest -W default tests/plugins/inference/vllm/inside
 
-test-verl: $(VERL_STAMP) ## verl's checkpoint engine `rollcall`, with verl's own workers on Ray, in .venv-verl
+test-verl: $(STAMP) $(VERL_STAMP) ## verl's checkpoint engine `rollcall`, with verl's own workers on Ray, in .venv-verl
 	.venv-verl/bin/pytest -W default tests/plugins/trainers_of_ones_own/verl
 
 test-areal: $(AREAL_STAMP) ## AReaL's own trainer on rollouts that die, in .venv-areal

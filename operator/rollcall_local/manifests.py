@@ -73,6 +73,7 @@ def read(
     """
     documents = [each for file in files for each in _documents(file)]
     documents += [each for folder in folders for each in _kustomized(folder)]
+    documents = [each for each in documents if not _is_network_policy(each[1])]
     mistakes = [error for where, body in documents for error in _mistakes(where, body)]
     if mistakes:
         raise ManifestError("\n".join(mistakes))
@@ -96,6 +97,11 @@ def _documents(file: Path) -> list[tuple[str, Object]]:
     return [(f"{file}, document {n}", body) for n, body in enumerate(found, 1) if body is not None]
 
 
+def _is_network_policy(body: Any) -> bool:
+    """There is no network to divide."""
+    return isinstance(body, dict) and body.get("kind") == "NetworkPolicy"
+
+
 def _mistakes(where: str, body: Any) -> Iterator[str]:
     if not isinstance(body, dict) or not isinstance(body.get("metadata"), dict):
         yield f"{where}: not a manifest: it has no metadata"
@@ -110,7 +116,7 @@ def _mistakes(where: str, body: Any) -> Iterator[str]:
 
 
 def _placed(body: Object) -> Object:
-    """In a namespace; a job without NetworkPolicies, as there is no network to divide."""
+    """In a namespace; a job without NetworkPolicies of its own either."""
     placed = {**body, "metadata": {"namespace": NAMESPACE, **body["metadata"]}}
     if body["kind"] == RL_JOBS.kind and isinstance(body.get("spec"), dict):
         placed["spec"] = {**body["spec"], "networkPolicy": {"enabled": False}}

@@ -281,7 +281,7 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
     A replica one of whose workers or servers has died, or whose member of the job has, is taken out
     of `replicas` and said in `left_out`, by its `replica_rank`; the others get the update. They
-    generate again afterwards, also if the update fails. Where rollout pods have `RESOURCE`, each
+    generate again afterwards, also if the update fails. Where rollout pods have `ROLLOUT`, each
     that comes is made a replica, which takes part in the first update after its servers run.
     """
 
@@ -304,7 +304,7 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
         They generate while newcomers join and weights come; they stop while they load them.
         """
-        came = self._new.take(len(self.replicas))
+        came = self._new.take()
         super().add_replicas(came)
         groups = {replica: _group(replica) for replica in self.replicas}
         at_least = await self._begin(groups)

@@ -7,8 +7,11 @@ what verl 0.9.1 has no setting for, and logs that:
 
 - the manager of trainers that name its class in their code (v1, fully asynchronous):
   RollcallManager where the backend is `rollcall`;
+- actors and rollout workers wait for pods of their own kind, where `ray start` names it, and
+  what verl spreads over all nodes stays out of rollout pods, which may be lost;
 - the client of the servers asks another server when the one that it asked has died;
-- the load balancer forgets servers that have died. An external one (`router_config_path`) stays.
+- the load balancer forgets servers that have died. An external one (`router_config_path`) stays;
+- where v1's training has ended, so has the job, as if its program had called `finish`.
 
 RollcallManager knows the load balancer then: it says who was left out, and which replica is new.
 """
@@ -25,11 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 from verl.checkpoint_engine.base import CheckpointEngineManager
+from verl.single_controller.ray import ResourcePoolManager
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 from rollcall.errors import RollcallError
 from rollcall.verl import NAME, RollcallManager
+from rollcall.verl_replicas import ROLLOUT, TRAINER, nodes_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -37,12 +42,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SERVERS_SECONDS = 600.0  # for a server to come when all have died
+PODS_SECONDS = 600.0  # for the pods that training begins with
 LOOK_SECONDS = 1.0
 
+_V1 = "verl.trainer.ppo.v1.trainer_base"
+_ROLLOUT_POOLS = "rollout_pool_"  # as RolloutReplica.init_standalone names its own
+
+_SPREADING = (  # modules that put an actor on each node
+    "verl.experimental.agent_loop.agent_loop",
+    "verl.experimental.reward_loop.reward_loop",
+)
 _MANAGERS = (  # modules that have the manager's class under its name
     "verl.checkpoint_engine",
     "verl.checkpoint_engine.base",
-    "verl.trainer.ppo.v1.trainer_base",
+    _V1,
     "verl.trainer.ppo.v1.trainer_separate_async",
     "verl.experimental.fully_async_policy.fully_async_trainer",
 )
@@ -55,7 +68,22 @@ class ElasticManager(CheckpointEngineManager):  # type: ignore[misc]
         """Not of this class, so that nothing of it is called after."""
         chosen = RollcallManager if config.backend == NAME else CheckpointEngineManager
         log.info("the manager of backend %s is %s", config.backend, chosen.__name__)
-        return chosen(config, *arguments, **named)
+        made = chosen(config, *arguments, **named)
+        if chosen is RollcallManager and _V1 in sys.modules:
+            trainer = sys.modules[_V1].PPOTrainer
+            trainer.fit = finishes(trainer.fit, made)
+        return made
+
+
+def finishes(fit: Callable[..., None], manager: RollcallManager) -> Callable[..., None]:
+    """Trains, and then says that the job has succeeded: nothing that verl calls after says so."""
+
+    @functools.wraps(fit)
+    def fitted(self: Any, *arguments: Any, **named: Any) -> None:
+        fit(self, *arguments, **named)
+        manager.finish(self.global_steps)
+
+    return fitted
 
 
 class LivingServersBalancer(GlobalRequestLoadBalancer):  # type: ignore[misc]
@@ -121,13 +149,53 @@ def gives_to_replicas(begin: Callable[[Any], Awaitable[None]]) -> Callable[[Any]
     return begun
 
 
+def places_by_kind(create: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Makes the pools, in pods of their kind, once there are as many GPUs as they need."""
+
+    @functools.wraps(create)
+    def created(self: Any) -> None:
+        deadline = time.monotonic() + PODS_SECONDS
+        while True:
+            try:
+                create(self)
+                break
+            except ValueError as error:
+                # Pods start in any order, and verl itself does not wait for them.
+                if "less than total desired" not in str(error) or time.monotonic() > deadline:
+                    raise
+                log.warning("waiting for more of Ray's nodes: %s", error)
+                time.sleep(LOOK_SECONDS)
+        for name, pool in self.resource_pool_dict.items():
+            kind = ROLLOUT if name.startswith(_ROLLOUT_POOLS) else TRAINER
+            if nodes_with(kind):
+                pool.accelerator_type = kind  # a share of it goes into each of Ray's bundles
+
+    return created
+
+
+class TrainersRay:
+    """The module `ray`, whose nodes are those of no rollout pod."""
+
+    def __getattr__(self, name: str) -> Any:
+        """All else is Ray's own."""
+        return getattr(ray, name)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """As `ray.nodes`; all of them where no pod names its kind."""
+        return [node for node in ray.nodes() if ROLLOUT not in node["Resources"]] or ray.nodes()
+
+
 def install() -> None:
     """Set all this in the process, once. RollcallError names what this verl does not have."""
     router = importlib.import_module("verl.workers.rollout.router")
     _replace(router, "GlobalRequestLoadBalancer", LivingServersBalancer)
+    create = "create_resource_pool"
+    _replace(ResourcePoolManager, create, places_by_kind(getattr(ResourcePoolManager, create)))
     _replace(LLMServerClient, "generate", asks_another(LLMServerClient.generate))
     begin = "_init_global_load_balancer"
     _replace(LLMServerManager, begin, gives_to_replicas(getattr(LLMServerManager, begin)))
+    for name in _SPREADING:
+        _replace(importlib.import_module(name), "ray", TrainersRay())
     for name in _MANAGERS:
         # The others import the class when they are loaded, from the first two.
         if name in sys.modules:

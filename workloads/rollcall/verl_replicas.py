@@ -13,8 +13,8 @@ import ray
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-RESOURCE = "rollcall_rollout"
-"""What a rollout pod gives Ray: `ray start --resources='{"rollcall_rollout": 1}'`."""
+TRAINER, ROLLOUT = "rollcall_trainer", "rollcall_rollout"
+"""What a pod gives Ray by its kind: `ray start --resources='{"rollcall_rollout": 1}'`."""
 
 MOST_FAILURES = 3  # in a row; then none is made until a pod comes or goes
 
@@ -27,21 +27,21 @@ class NewReplicas:
     def __init__(self, first: Sequence[Any]) -> None:
         self._pattern = first[0] if first else None
         self._next_rank = 1 + max((replica.replica_rank for replica in first), default=-1)
-        self._starting = 0
+        self._starting, self._failures = 0, 0
         self._started: queue.SimpleQueue[Any] = queue.SimpleQueue()  # replicas, or None
-        self._failures, self._nodes = 0, 0
+        self._nodes: set[str] = set()
 
-    def take(self, living: int) -> list[Any]:
-        """Those whose servers run by now; begins to make others where fewer are `living` than
-        there are pods.
-        """
+    def take(self) -> list[Any]:
+        """Those whose servers run by now; begins to make one for each pod that has none."""
         ready = self._take_started()
-        nodes = _rollout_nodes()
+        if self._pattern is None:
+            return ready
+        nodes = nodes_with(ROLLOUT)
         if nodes != self._nodes:
             self._nodes, self._failures = nodes, 0
-        missing = nodes - living - len(ready) - self._starting
-        if self._pattern is not None and self._failures < MOST_FAILURES:
-            for _ in range(missing):
+        if self._failures < MOST_FAILURES:
+            # A pod that is lost has its replica until Ray knows.
+            for _ in range(_free(nodes, self._pattern.gpus_per_replica_node) - self._starting):
                 self._begin()
         return ready
 
@@ -78,6 +78,18 @@ class NewReplicas:
         self._started.put(replica)
 
 
-def _rollout_nodes() -> int:
-    """Nodes of Ray that live and have the resource."""
-    return sum(node["Alive"] and RESOURCE in node["Resources"] for node in ray.nodes())
+def nodes_with(resource: str) -> set[str]:
+    """The ids of Ray's nodes that live and have it."""
+    return {
+        node["NodeID"] for node in ray.nodes() if node["Alive"] and resource in node["Resources"]
+    }
+
+
+def _free(nodes: set[str], devices: int) -> int:
+    """How many of the nodes have so many devices to give."""
+    # What verl looks at before it makes a pool (ResourcePoolManager).
+    available = ray._private.state.available_resources_per_node()  # noqa: SLF001
+    return sum(
+        max(available.get(node, {}).get(name, 0) for name in ("GPU", "NPU")) >= devices
+        for node in nodes
+    )

@@ -1,8 +1,8 @@
 """The DNS names of pods, inside of the processes that stand for them.
 
 A worker asks for `reverse-trainer-0.reverse-trainer.default.svc`, and its certificate has that
-name; there is no DNS server, so `socket.getaddrinfo` looks into a file first. Programs that are not
-Python see the machine's own names alone.
+name; there is no DNS server, so `socket.getaddrinfo` and `gethostbyname` look into a file first.
+Programs that are not Python see the machine's own names alone.
 """
 
 import json
@@ -20,15 +20,21 @@ def install() -> None:
     path = os.environ.get(HOSTS)
     if not path:
         return
-    usual = socket.getaddrinfo
+    addresses, address = socket.getaddrinfo, socket.gethostbyname
 
-    def getaddrinfo(host: Any, *rest: Any, **more: Any) -> Any:
+    def known(host: Any) -> Any:
         name = host.decode() if isinstance(host, bytes) else host
         if isinstance(name, str) and ".svc" in name:
-            host = _known(Path(path)).get(name.rstrip(".").removesuffix(_SUFFIX), host)
-        return usual(host, *rest, **more)
+            return _known(Path(path)).get(name.rstrip(".").removesuffix(_SUFFIX), host)
+        return host
 
-    socket.getaddrinfo = getaddrinfo
+    def getaddrinfo(host: Any, *rest: Any, **more: Any) -> Any:
+        return addresses(known(host), *rest, **more)
+
+    def gethostbyname(hostname: Any, /) -> str:
+        return address(known(hostname))
+
+    socket.getaddrinfo, socket.gethostbyname = getaddrinfo, gethostbyname
 
 
 def _known(path: Path) -> dict[str, str]:

@@ -148,6 +148,11 @@ def test_a_job_has_no_network_policies(tmp_path: Path, job: dict[str, Any]) -> N
     assert placed["spec"] == before["spec"]
 
 
+def test_network_policies_are_left_out(tmp_path: Path, job: dict[str, Any]) -> None:
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {}}
+    assert [body["kind"] for body in taken(written(tmp_path, policy, job)).objects] == ["RLJob"]
+
+
 def test_a_trainer_of_the_users_own_names_its_command(tmp_path: Path) -> None:
     own = external_job()
     assert taken(written(tmp_path, own)).jobs

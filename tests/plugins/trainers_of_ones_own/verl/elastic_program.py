@@ -19,7 +19,7 @@ from verl.workers.config import RolloutConfig
 from verl.workers.rollout import RolloutReplica
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from rollcall.verl_replicas import RESOURCE
+from rollcall.verl_replicas import ROLLOUT
 from tests.plugins.trainers_of_ones_own.verl.actors import (
     Receiver,
     Sender,
@@ -30,7 +30,7 @@ from tests.plugins.trainers_of_ones_own.verl.actors import (
 )
 
 SERVER = "server"  # a resource of rollout pods, beside the GPU that Ray believes in
-ROLLOUT_POD = {"num_cpus": 4, "num_gpus": 1, "resources": {RESOURCE: 1, SERVER: 1}}
+ROLLOUT_POD = {"num_cpus": 4, "num_gpus": 1, "resources": {ROLLOUT: 1, SERVER: 1}}
 ANSWER_SECONDS = 3.0
 
 

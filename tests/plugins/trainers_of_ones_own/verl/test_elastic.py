@@ -20,8 +20,6 @@ ELASTIC = {"VERL_USE_EXTERNAL_MODULES": "rollcall.verl_elastic"}
 PROGRAM = "tests.plugins.trainers_of_ones_own.verl.elastic_program"
 CHOICE = """
 import sys
-from unittest.mock import MagicMock
-sys.modules["transfer_queue"] = MagicMock()  # v1 imports it; it is no part of verl
 import verl
 from verl.checkpoint_engine import CheckpointEngineManager
 from verl.experimental.fully_async_policy import fully_async_trainer
@@ -32,6 +30,34 @@ assert fully_async_trainer.CheckpointEngineManager is CheckpointEngineManager
 for backend, module in (("naive", None), ("rollcall", "rollcall.verl")):
     config = CheckpointEngineConfig(backend=backend, custom_backend_module=module)
     print(type(CheckpointEngineManager(config=config, actor_wg=None, replicas=[])).__name__)
+"""
+
+PLACES = """
+import ray
+from types import SimpleNamespace
+trainer = {"NodeID": "a", "Alive": True, "Resources": {"CPU": 1, "rollcall_trainer": 1}}
+rollout = {"NodeID": "b", "Alive": True, "Resources": {"CPU": 1, "rollcall_rollout": 1}}
+ray.nodes = lambda: [rollout, trainer]
+from rollcall import verl_elastic
+from verl.experimental.agent_loop import agent_loop
+from verl.experimental.reward_loop import reward_loop
+print([node["NodeID"] for module in (agent_loop, reward_loop) for node in module.ray.nodes()])
+looks = []
+def create(self):
+    looks.append(1)
+    if len(looks) == 1:
+        raise ValueError("Total available GPUs 0 is less than total desired GPUs 1")
+pools = {"rollout_pool_0": SimpleNamespace(), "global_pool": SimpleNamespace()}
+verl_elastic.places_by_kind(create)(SimpleNamespace(resource_pool_dict=pools))
+print(len(looks), [pool.accelerator_type for pool in pools.values()])
+"""
+ENDS = """
+from types import SimpleNamespace
+from rollcall.verl_elastic import finishes
+seen = []
+fit = finishes(lambda self: seen.append("fit"), SimpleNamespace(finish=seen.append))
+fit(SimpleNamespace(global_steps=4))
+print(seen)
 """
 
 
@@ -59,6 +85,19 @@ async def test_a_trainer_that_names_its_managers_class_gets_rollcalls() -> None:
     assert (code, out.split()) == (0, ["CheckpointEngineManager", "RollcallManager"])
     code, out = await run("-c", CHOICE, VERL_USE_EXTERNAL_MODULES="")
     assert out.split() == ["CheckpointEngineManager"] * 2, "the plug-in is not named"
+
+
+async def test_actors_get_pods_of_their_kind_once_there_are_enough() -> None:
+    code, out = await run("-c", PLACES)
+    assert (code, out.splitlines()) == (
+        0,
+        ["['a', 'a']", "2 ['rollcall_rollout', 'rollcall_trainer']"],
+    )
+
+
+async def test_a_job_whose_training_has_ended_has_succeeded() -> None:
+    code, out = await run("-c", ENDS)
+    assert (code, out.strip()) == (0, "['fit', 4]")
 
 
 async def test_pods_that_come_are_replicas_and_lost_ones_cost_no_request(tmp_path: Path) -> None:
