@@ -17,7 +17,7 @@ from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 from rollcall_runtime.worker.identity.tls import client_context
 from tests.certificates import authority, certificate_of
 
-CONNECT_SECONDS = 90.0  # importing torch on a machine that does ten other things
+CONNECT_SECONDS = 180.0  # importing torch on a machine that does ten other things
 
 
 @dataclass(frozen=True, slots=True)

@@ -420,6 +420,7 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
             if self._balancer is not None:
                 self._balancer.remove_servers.remote([replica.server_address])
             self.remove_replicas([replica])
+            self._new.give_back(replica)
 
 
 def _group(replica: Any) -> Any:

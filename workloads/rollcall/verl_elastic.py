@@ -187,6 +187,7 @@ class TrainersRay:
 
 def install() -> None:
     """Set all this in the process, once. RollcallError names what this verl does not have."""
+    logging.getLogger("rollcall").setLevel(logging.INFO)  # verl has warnings alone printed
     router = importlib.import_module("verl.workers.rollout.router")
     _replace(router, "GlobalRequestLoadBalancer", LivingServersBalancer)
     create = "create_resource_pool"

@@ -45,6 +45,19 @@ class NewReplicas:
                 self._begin()
         return ready
 
+    def give_back(self, replica: Any) -> None:
+        """End what lives of a replica that is lost, so that its pod, or the next one, is free.
+
+        Ray keeps its placement group, and moves it to a pod that comes.
+        """
+        if not nodes_with(ROLLOUT):
+            return
+        for actor in (*replica.workers, *replica.servers):
+            ray.kill(actor)
+        pool = replica.resource_pool
+        for group in (pool.pgs or ()) if pool is not None else ():
+            ray.util.remove_placement_group(group)
+
     def _take_started(self) -> list[Any]:
         ready = []
         while not self._started.empty():

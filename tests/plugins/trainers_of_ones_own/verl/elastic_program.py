@@ -1,7 +1,7 @@
 """A program of verl on Ray's nodes, which stand for pods: one comes, and one is lost.
 
-`python -m ... PODS` with JSON: the variables of the trainer's pod and of two rollout pods. Prints a
-line of JSON for each thing that was seen. VERL_USE_EXTERNAL_MODULES names rollcall.verl_elastic.
+`python -m ... PODS` with JSON: the variables of the trainer's pod and of three rollout pods. Prints
+a line of JSON for each thing that was seen. VERL_USE_EXTERNAL_MODULES names rollcall.verl_elastic.
 """
 
 import asyncio
@@ -52,7 +52,8 @@ class PodReplica(RolloutReplica):  # type: ignore[misc]
 
     async def init_standalone(self) -> None:
         """As verl's own, without GPUs."""
-        self.group = group(Receiver, rollout=True, rollout_config=self.config)
+        self.resource_pool = pool(rollout=True)
+        self.group = group(Receiver, self.resource_pool, rollout_config=self.config)
         self.workers = self.group.workers
         await self.launch_servers()
 
@@ -68,12 +69,16 @@ class PodReplica(RolloutReplica):  # type: ignore[misc]
         raise NotImplementedError("PodReplica: only init_standalone makes its worker")
 
 
-def group(cls: type, *, rollout: bool, **arguments: Any) -> RayWorkerGroup:
-    """One worker; a rollout's is in a pod of rollouts, which alone have GPUs."""
-    pool = RayResourcePool([1], use_gpu=rollout, max_colocate_count=1)
+def pool(*, rollout: bool) -> RayResourcePool:
+    """For one worker; a rollout's is in a pod of rollouts, which alone have GPUs."""
+    return RayResourcePool([1], use_gpu=rollout, max_colocate_count=1)
+
+
+def group(cls: type, where: RayResourcePool, **arguments: Any) -> RayWorkerGroup:
+    """One worker, without a GPU of its own."""
     made = RayClassWithInitArgs(cls=ray.remote(cls), **arguments)
     return RayWorkerGroup(
-        resource_pool=pool, ray_cls_with_init=made, use_gpu=False, device_name="cuda"
+        resource_pool=where, ray_cls_with_init=made, use_gpu=False, device_name="cuda"
     )
 
 
@@ -111,8 +116,20 @@ async def generate(client: LLMServerClient, requests: int, *, wait: float = 0) -
     return [answer.rank for answer in await asyncio.gather(*asked)]
 
 
+async def updated_until_two(manager: CheckpointEngineManager, step: int) -> int:
+    """The step of the update in which another pod's replica took part."""
+    deadline = time.monotonic() + 90
+    while len(manager.replicas) < 2 and time.monotonic() < deadline:
+        await asyncio.sleep(0.5)
+        step += 1
+        await asyncio.to_thread(manager.update_weights, step)
+    replicas = manager.replicas
+    say(replicas=len(replicas), whole=await all_loaded(replicas, 2, step))
+    return step
+
+
 async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
-    sender = group(Sender, rollout=False)  # there is no other pod yet
+    sender = group(Sender, pool(rollout=False))  # there is no other pod yet
     cluster.add_node(**ROLLOUT_POD, env_vars=pods[0])
     config = RolloutConfig(name="vllm", checkpoint_engine=checkpoint_engine())
     first = PodReplica(0, config, None, gpus_per_node=1)
@@ -127,16 +144,7 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
     await asyncio.to_thread(manager.update_weights, 1)
     say(update=1, replicas=len(manager.replicas))
     second = cluster.add_node(**ROLLOUT_POD, env_vars=pods[1])
-    step, deadline = 1, time.monotonic() + 90
-    while len(manager.replicas) < 2 and time.monotonic() < deadline:
-        await asyncio.sleep(0.5)
-        step += 1
-        await asyncio.to_thread(manager.update_weights, step)
-    say(
-        update=step,
-        replicas=len(manager.replicas),
-        whole=await all_loaded(manager.replicas, 2, step),
-    )
+    step = await updated_until_two(manager, 1)
     say(servers=await balancer.get_all_servers.remote())
     say(answered=sorted(set(await generate(client, 8))))
     asked = asyncio.create_task(generate(client, 8))
@@ -151,6 +159,8 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
         left_out=sorted(manager.left_out),
         whole=await all_loaded(manager.replicas, 1, step),
     )
+    cluster.add_node(**ROLLOUT_POD, env_vars=pods[2])
+    step = await updated_until_two(manager, step)
     await asyncio.to_thread(manager.finish, step)
     say(finished=step)
 

@@ -66,5 +66,6 @@ async def test_verls_trainer_learns_while_a_rollout_is_lost_and_another_comes(
     assert sum(rewards[-3:]) / 3 > 0.6
     # Of what rollouts sampled with, and what the trainer computes for the same tokens.
     assert min(alike) > 0.98
+    assert "replica 2 is made for a rollout pod that has come" in log
     served = re.findall(r"published: (\d) members", log)  # the trainer is one
     assert re.search("3+2+3+$", "".join(served)), served
