@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
-from safetensors.torch import save_file
 
 from rollcall_runtime.models.adapter_files import adapter_shapes, write_adapter
+from rollcall_runtime.models.tensor_file import write_tensors
 from rollcall_runtime.models.weight_files import INDEX_FILE, SINGLE_FILE
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def _part(folder: Path, number: int) -> Path:
 
 def _write_file(folder: Path, number: int, tensors: dict[str, Tensor]) -> list[str]:
     # transformers asks for this mark of the framework that wrote a file.
-    save_file(tensors, _part(folder, number), metadata={"format": "pt"})
+    write_tensors(tensors, _part(folder, number), metadata={"format": "pt"})
     return list(tensors)
 
 

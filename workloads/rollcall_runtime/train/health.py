@@ -10,10 +10,10 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from safetensors.torch import save_file
 from torch import Tensor
 
 from rollcall_protocol.job_config import CheckpointConfig, HealthConfig
+from rollcall_runtime.models.tensor_file import write_tensors
 from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.worker.errors import SpecError
@@ -111,7 +111,7 @@ class TrainingHealth:
             self._folder.mkdir(parents=True, exist_ok=True)
             if len(list(self._folder.glob(f"*-rank-{self._rank}.safetensors"))) >= KEPT_BATCHES:
                 return
-            save_file({name: t.contiguous() for name, t in _tensors(batch).items()}, path)
+            write_tensors({name: t.contiguous() for name, t in _tensors(batch).items()}, path)
             figures = json.dumps(_figures(updates), indent=2)
             path.with_suffix(".json").write_text(figures + "\n", encoding="utf-8")
         except OSError as error:

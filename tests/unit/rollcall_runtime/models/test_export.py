@@ -1,6 +1,7 @@
 """An exported directory is a model of its own, for `open_model` as for transformers."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,22 @@ def test_transformers_loads_it_with_equal_logits(
     assert (len(files) > 1) is (file_bytes < 10**9)
     names = [name for file in files for name in load_file(file)]
     assert ("lm_head.weight" in names) is not tied, "a tied tensor is written once"
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640)])
+@pytest.mark.parametrize("file_bytes", [10**9, 100_000], ids=["one file", "sharded"])
+def test_all_files_have_the_mode_that_the_umask_gives(
+    tmp_path: Path, umask: int, mode: int, file_bytes: int
+) -> None:
+    source = open_model(str(write_tiny_model(tmp_path / "m")))
+    weights = trained(source).named_parameters()
+    before = os.umask(umask)
+    try:
+        export_model(source, weights, tmp_path / "out", file_bytes=file_bytes)
+    finally:
+        os.umask(before)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()}
+    assert set(modes.values()) == {mode}, modes
 
 
 def test_the_tokenizer_and_the_settings_of_generation_come_along(tmp_path: Path) -> None:
