@@ -42,6 +42,7 @@ def summarize(record: JobRecord, rollouts: Sequence[Object]) -> dict[str, Any]:
         "maxSteps": progress.get("maxSteps"),
         "weightVersion": progress.get("weightVersion"),
         "rolloutReward": progress.get("rolloutReward"),
+        "stepsAlike": progress.get("stepsAlike") or None,
         "paused": progress.get("paused"),
         "warning": progress.get("warning"),
         "learning": learning(status),

@@ -113,6 +113,10 @@ def _headline(summary: Mapping[str, Any], now: float) -> Iterable[RenderableType
         words.append(Text(f"weight version {summary.get('weightVersion', 0)}"))
     if "rolloutReward" in summary:
         words.append(Text(f"reward of the rollouts' newest samples {summary['rolloutReward']}"))
+    if "stepsAlike" in summary:
+        words.append(
+            Text(f"all rewards of a prompt alike in the last {summary['stepsAlike']} steps")
+        )
     if "learning" in summary:
         words.append(Text(learning_words(summary["learning"])))
     if "startTime" in summary:

@@ -46,6 +46,11 @@ def test_whether_training_gets_anywhere_is_the_reason_of_its_condition() -> None
     assert "learning" not in summarize(record(job=job(conditions=[])), [])
 
 
+def test_steps_that_changed_nothing_are_counted() -> None:
+    assert summarize(record(job=job(progress={"stepsAlike": 3})), [])["stepsAlike"] == 3
+    assert "stepsAlike" not in summarize(record(job=job(progress={"stepsAlike": 0})), [])
+
+
 async def test_only_the_job_and_its_rollouts_are_read() -> None:
     class Cluster:
         async def get(self, resource: Resource, **_: str) -> dict[str, Any]:

@@ -109,6 +109,11 @@ def test_the_status_says_in_a_word_whether_training_gets_anywhere(reason: str, w
     assert f"newest samples 0.9, {words}, started" in first
 
 
+def test_the_status_counts_steps_that_changed_nothing() -> None:
+    text = text_of(status_screen(SUMMARY | {"stepsAlike": 10}, now=NOW)).replace("\n", " ")
+    assert "all rewards of a prompt alike in the last 10 steps" in text
+
+
 def test_a_job_without_a_status_has_a_screen() -> None:
     text = text_of(status_screen({"namespace": "team", "name": "new", "problems": []}, now=NOW))
     assert text.startswith("team/new: Pending\n")

@@ -96,6 +96,8 @@ class TrainingProgress:
 
     `paused` is the reason why training waits, `warning` a problem that does not stop it.
     `learning`: whether it gets anywhere, None without rewards or while too few steps are known.
+    `steps_alike`: the newest steps in a row in which no sample was better than another of its
+    prompt.
     """
 
     step: int
@@ -105,6 +107,7 @@ class TrainingProgress:
     paused: str = ""
     warning: str = ""
     learning: LearningReport | None = None
+    steps_alike: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,10 +249,16 @@ class Coordinator:
         reward: float | None,
         warning: str = "",
         learning: LearningReport | None = None,
+        steps_alike: int = 0,
     ) -> None:
         """Record the progress of training, and a `warning` about what failed without ending it."""
         self._reporter.record_progress(
-            step=step, number=number, reward=reward, warning=warning, learning=learning
+            step=step,
+            number=number,
+            reward=reward,
+            warning=warning,
+            learning=learning,
+            steps_alike=steps_alike,
         )
         self.stream.progressed()
 

@@ -41,11 +41,15 @@ class JobReporter:
         reward: float | None,
         warning: str,
         learning: LearningReport | None,
+        steps_alike: int = 0,
     ) -> None:
         """Training has done `step` steps; version `number` is published."""
         most = self._config.max_steps
         self._progress = TrainingProgress(
-            step, most, number, reward, warning=warning, learning=learning
+            *(step, most, number, reward),
+            warning=warning,
+            learning=learning,
+            steps_alike=steps_alike,
         )
 
     def record_result(self, step: int, error: str) -> None:

@@ -37,6 +37,8 @@ class _Step:
 class LearningJudge:
     """Takes steps in their order. `report` is the newest judgement, None before WINDOW steps.
 
+    `steps_alike` is the number of newest steps in a row in which no sample had an advantage.
+
     What it says stays until the steps have said something else WINDOW times in a row, unless it is
     LEARNING: a lucky sample must not take it back and give it again. `prompts_differ`: whether one
     prompt for all is a fault; with environments and agents what follows it differs.
@@ -46,6 +48,7 @@ class LearningJudge:
         self._prompts_differ = prompts_differ
         self.report: LearningReport | None = None
         self._steps: deque[_Step] = deque(maxlen=WINDOW)
+        self.steps_alike = 0
         self._otherwise = 0  # steps in a row that do not say what `report` says
         self._lowest, self._highest = math.inf, -math.inf
         self._first_mismatches: list[float] = []
@@ -65,6 +68,7 @@ class LearningJudge:
         """Take a step: `figures` as `step_figures` gives them, and the tokens of its prompts."""
         if not all(name in figures for name in REWARDS):
             return
+        self.steps_alike = self.steps_alike + 1 if figures.get(ADVANTAGES) == 0 else 0
         different = set(prompts) if self._prompts_differ else set()
         self._steps.append(_Step(number, figures, different.pop() if len(different) == 1 else None))
         self._lowest = min(self._lowest, figures["reward/mean"])

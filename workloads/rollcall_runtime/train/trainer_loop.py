@@ -72,6 +72,7 @@ class Rollouts(Protocol):
         reward: float | None,
         warning: str,
         learning: LearningReport | None,
+        steps_alike: int,
     ) -> None:
         """Report how far training is, a problem that does not stop it, and whether it learns."""
 
@@ -320,6 +321,7 @@ class TrainerLoop:
             reward=self._reward,
             warning="; ".join(filter(None, (checkpoints.problem, self._rank.health.problem))),
             learning=self._learning.report,
+            steps_alike=self._learning.steps_alike,
         )
 
     async def _in_thread(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -164,6 +164,7 @@ def _progress(
         max_steps=reported.max_steps,
         weight_version=reported.weight_version,
         rollout_reward=reward,
+        steps_alike=reported.steps_alike,
         paused=reported.paused or None,
         warning=reported.warning or None,
         last_update=stamp,

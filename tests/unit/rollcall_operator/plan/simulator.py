@@ -315,6 +315,7 @@ class JobSimulator:
         reward: float | None = None,
         finished: TrainingResult | None = None,
         learning: LearningReport | None = None,
+        steps_alike: int = 0,
         **more: Any,
     ) -> None:
         """The coordinator has the latest roster, formed its session, and says so."""
@@ -323,7 +324,7 @@ class JobSimulator:
         others = self.job["spec"].get("weightSync", {}).get("groups", ())
         groups = ["default", *(group["name"] for group in others)]
         progress = TrainingProgress(
-            step=step, max_steps=200, weight_version=step, rollout_reward=reward, learning=learning
+            *(step, 200, step, reward), learning=learning, steps_alike=steps_alike
         )
         self.snapshot = snapshot_of(
             self.roster, progress, groups=groups, states=states, finished=finished, **more

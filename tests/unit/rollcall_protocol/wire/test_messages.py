@@ -97,7 +97,7 @@ MESSAGES: list[WireMessage] = [
         roster_epoch=3,
         roster_digest="d",
         members=(LOST,),
-        progress=TrainingProgress(1, 9, 7, None, "paused", "warning", LEARNING),
+        progress=TrainingProgress(1, 9, 7, None, "paused", "warning", LEARNING, 3),
         finished=TrainingResult(9, "error"),
         groups=(GroupReport("default", 3, REPORTED, 2, formed=True, sessions=(REPORTED,)),),
     ),

@@ -85,6 +85,14 @@ def test_samples_that_are_alike_in_every_step_teach_nothing() -> None:
     assert report == LearningReport(LearningState.REWARDS_ALIKE, 1, WINDOW, low=0.25, high=0.25)
 
 
+def test_steps_that_are_alike_are_counted_until_one_is_not() -> None:
+    judge, counts = LearningJudge(), []
+    for number, figures in enumerate([alike(0.5)] * 3 + [healthy()] + [alike(0.0)] * 2, start=1):
+        judge.step_ended(number, figures, ())
+        counts.append(judge.steps_alike)
+    assert counts == [1, 2, 3, 0, 1, 2]
+
+
 def test_a_constant_reward_has_not_converged_because_its_mean_was_rounded() -> None:
     rounded = alike(0.1) | {"reward/mean": math.nextafter(0.1, 0)}
     assert last(judged([rounded, *[alike(0.1)] * WINDOW])) is LearningState.REWARDS_ALIKE

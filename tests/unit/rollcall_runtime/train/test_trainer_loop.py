@@ -81,7 +81,8 @@ class FakeRank:
         due = self.publish_every and self.step % self.publish_every == 0
         update = ModelUpdate(0.1, 1.0, 1e-3, tokens=4, metrics={"mismatch_kl": 0.25})
         draft = self.snapshot() if due else None
-        return StepResult(PolicyStepResult([update]), draft, 0.01, 0.001, self.tokens)
+        policy = PolicyStepResult([update], with_advantage=0.0)
+        return StepResult(policy, draft, 0.01, 0.001, self.tokens)
 
     def signal(self, signal: LeaderSignal) -> None:
         self.signals.append(signal)
@@ -150,9 +151,10 @@ class FakeRollouts:
         reward: float | None,
         warning: str,
         learning: LearningReport | None,
+        steps_alike: int,
     ) -> None:
         self.reports.append((step, number))
-        self.warning, self.learning = warning, learning
+        self.warning, self.learning, self.steps_alike = warning, learning, steps_alike
 
     def state(self) -> LedgerState | None:
         return LEDGER
@@ -242,6 +244,7 @@ async def test_whether_training_gets_anywhere_is_reported_once_enough_steps_are_
         assert await task
     seen = LearningReport(LearningState.PROMPT_REPEATED, 1, WINDOW, low=0.5, high=0.5)
     assert bench.rollouts.learning == seen
+    assert bench.rollouts.steps_alike == WINDOW
 
 
 async def test_recorded_responses_carry_the_version_that_their_step_trained() -> None:

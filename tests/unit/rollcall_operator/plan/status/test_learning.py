@@ -58,3 +58,11 @@ def test_each_change_is_one_event_but_not_that_a_job_learns_from_the_start() -> 
         ("Normal", "Learning"),
         ("Normal", "Converged"),
     ]
+
+
+def test_the_status_counts_the_steps_that_changed_nothing() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.report(step=10, steps_alike=10)
+    simulator.converge(20)
+    assert simulator.status["progress"]["stepsAlike"] == 10
