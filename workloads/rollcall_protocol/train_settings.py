@@ -35,66 +35,72 @@ KERNELS_OF_PACKED_ROWS = frozenset({Attention.VARLEN, Attention.FLASH})
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What every engine is asked in the same words.
+    """What every engine is asked in the same words: `spec.trainer.engine.config`.
 
-    Optimizer: `max_gradient_norm` clips; `weight_decay`, `beta1`, `beta2`, `epsilon` are AdamW's.
-    `schedule` of the learning rate: after `warmup_steps` of linear growth constant, or falling over
-    `decay_steps` to `min_learning_rate` times the learning rate. These are optimizer steps, of
-    which a batch of policy training makes `LoopSettings.minibatches`.
-
-    Device mesh: the ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x
-    `tensor_parallel`; data parallel ranks are what is left. Context parallel ranks compute the same
-    rows, each its share of the positions. With `replicas` above 1 the ranks are as many groups,
-    each of which holds a whole sharded model (HSDP). `sequence_parallel` shards activations between
-    tensor-parallel regions too.
-
-    Memory: `precision` of the forward and backward pass, where bf16 keeps fp32 weights in the
-    optimizer; `activation_checkpointing` full recomputes each layer; `offload` keeps the
-    optimizer's state, or parameters too, in host memory; `reshard_after_forward` gathers a layer
-    again in the backward pass. `compile` compiles the model's layers.
-
-    Batches: `max_tokens_per_microbatch` bounds what one forward pass of a rank computes (0: all
-    rows at once); `packing` removes the padding; `attention` of packed rows computes one sequence
-    after the other (sdpa), or all at once on a GPU in bf16, by torch's own kernel (varlen) or by
-    that of the package flash-attn (flash_attention_2); auto is varlen where that can be, else sdpa;
-    `logprob_chunk` computes logits of so many positions at a time (0: all).
-
-    `lora_rank` above 0 trains low-rank adapters of `lora_targets` (names of linear layers,
-    separated by commas) with scale `lora_alpha` / `lora_rank`, and no other weights. With
-    `lora_export` merged the whole model leaves the trainer, for rollouts, checkpoints and the final
-    export; with adapter the adapters' tensors alone do.
-
-    `threads` is how many cores one operation on a CPU may use; 0 leaves torch's default.
+    The ranks are `pipeline_parallel` x (data parallel) x `context_parallel` x `tensor_parallel`;
+    data parallel ranks are what is left. docs/reference.md is made of what follows.
     """
 
     max_gradient_norm: float = 1.0
+    """The gradient is scaled down to this norm if its own is larger."""
     weight_decay: Annotated[float, AT_LEAST_0] = 0.0
+    """Weight decay of AdamW."""
     beta1: float = 0.9
+    """AdamW's share of the old mean of the gradients in the new one."""
     beta2: float = 0.999
+    """AdamW's share of the old mean of the squared gradients in the new one."""
     epsilon: float = 1e-8
+    """What AdamW adds to the root of the mean of the squared gradients."""
     schedule: Annotated[str, OneOf("constant", "linear", "cosine")] = "constant"
+    """Of the learning rate after the warm-up: constant, or falling over decaySteps."""
     warmup_steps: Annotated[int, AT_LEAST_0] = 0
+    """Optimizer steps at the start in which the learning rate grows linearly. Policy training makes
+    `minibatches` of them for each batch."""
     decay_steps: Annotated[int, AT_LEAST_0] = 0
+    """Optimizer steps after the warm-up over which the learning rate falls."""
     min_learning_rate: Annotated[float, AT_LEAST_0] = 0.0
+    """Where the learning rate ends, as a share of its highest."""
     tensor_parallel: Annotated[int, AT_LEAST_1] = 1
+    """Ranks that share the tensors of a layer."""
     context_parallel: Annotated[int, AT_LEAST_1] = 1
+    """Ranks that compute the same rows, each its share of the positions."""
     pipeline_parallel: Annotated[int, AT_LEAST_1] = 1
+    """Ranks that share the layers."""
     sequence_parallel: bool = False
+    """Whether activations between tensor-parallel regions are sharded, too."""
     replicas: Annotated[int, AT_LEAST_1] = 1
+    """Groups of ranks, each of which holds a whole sharded model (HSDP)."""
     precision: Annotated[str, OneOf("fp32", "bf16")] = "fp32"
+    """Of the forward and backward pass; with bf16 the optimizer keeps weights in fp32."""
     activation_checkpointing: Annotated[str, OneOf("none", "full")] = "none"
+    """full: each layer is computed again in the backward pass, which saves memory."""
     offload: Annotated[str, OneOf("none", "optimizer", "parameters")] = "none"
+    """What is kept in host memory: the optimizer's state, or the parameters too."""
     reshard_after_forward: bool = False
+    """Whether a layer's weights are freed after the forward pass and gathered again."""
     compile: bool = False
+    """Whether the model's layers are compiled."""
     max_tokens_per_microbatch: Annotated[int, AT_LEAST_0] = 0
+    """Tokens of one forward pass of a rank. 0: all rows at once."""
     packing: bool = False
+    """Whether rows are computed without padding."""
     attention: Annotated[str, OneOf(*Attention)] = Attention.AUTO
+    """Of packed rows. sdpa: one sequence after the other. varlen: all at once on a GPU in bf16, by
+    torch's own kernel. flash_attention_2: by that of the package flash-attn. auto: varlen where
+    that can be, else sdpa."""
     logprob_chunk: Annotated[int, AT_LEAST_0] = 0
+    """Positions whose logits are computed at a time. 0: all."""
     lora_rank: Annotated[int, AT_LEAST_0] = 0
+    """Rank of the low-rank adapters that are trained in the place of the weights. 0: none."""
     lora_alpha: float = 16.0
+    """The adapters' output is scaled by this, divided by loraRank."""
     lora_targets: str = "q_proj,k_proj,v_proj,o_proj"
+    """Names of the linear layers that have adapters, separated by commas."""
     lora_export: Annotated[str, OneOf("merged", ADAPTER)] = "merged"
+    """What leaves the trainer, for rollouts, checkpoints and the final export: the whole model, or
+    the adapters' tensors alone."""
     threads: Annotated[int, AT_LEAST_0] = 1
+    """Cores that one operation on a CPU may use. 0: torch's default."""
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
@@ -192,9 +198,10 @@ def lora_targets(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """Settings beside the engine's that policy training reads: optimizer steps for each batch."""
+    """Settings beside the engine's that policy training reads."""
 
     minibatches: Annotated[int, AT_LEAST_1] = 2
+    """Optimizer steps for each batch, each on a part of it."""
 
     def __post_init__(self) -> None:
         """ValueError says which setting is out of its range, by the name that a user gives it."""

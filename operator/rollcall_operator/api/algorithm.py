@@ -30,8 +30,9 @@ class OptimizerSpec(Model):
 
     name: Literal["adamw"] = "adamw"
     """Name of the optimizer."""
-    learning_rate: LearningRate = "1e-3"
-    """Learning rate, as a decimal string."""
+    learning_rate: LearningRate | None = None
+    """Learning rate, as a decimal string. Its schedule is a setting of the training engine. Unset:
+    1e-6, and 1e-3 for a model whose path begins with builtin:."""
 
 
 class AlgorithmSettingsSpec(changes_of(AlgorithmSettings)):  # type: ignore[misc]

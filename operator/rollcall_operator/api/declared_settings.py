@@ -21,7 +21,7 @@ def changes_of(settings: type[Any]) -> type[Model]:
     kinds = get_type_hints(settings, include_extras=True)
     fields: dict[str, Any] = {
         name: (_api_type(kinds[name]) | None, Field(default=None, description=text))
-        for name, text in _docstrings(settings).items()
+        for name, text in docstrings(settings).items()
     }
     return create_model(settings.__name__, __base__=Model, **fields)
 
@@ -38,7 +38,7 @@ def _api_type(kind: Any) -> Any:
     return Annotated[plain, Field(ge=allowed.low, le=allowed.high)]
 
 
-def _docstrings(settings: type[Any]) -> dict[str, str]:
+def docstrings(settings: type[Any]) -> dict[str, str]:
     """The docstring behind each field, as written in the source."""
     found = {}
     for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(settings)))):

@@ -2,10 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import Field, fields
 from typing import Any
 
 from rollcall_operator.api.crd import RESOURCES, CustomResource, crd
+from rollcall_operator.api.declared_settings import docstrings
 from rollcall_operator.api.labels import GROUP, VERSION
+from rollcall_protocol.settings_reader import camel_case
+from rollcall_protocol.train_settings import BUILT_IN, EngineSettings, LoopSettings
 
 Schema = dict[str, Any]
 
@@ -16,6 +20,14 @@ Every field of `{GROUP}/{VERSION}`, generated from the operator's models by
 `rollcall-operator reference`; do not edit. `kubectl explain rljob.spec` says the same.
 [api.md](api.md) says how the fields are used.
 """
+_ENGINES = """
+## Training engines
+
+Settings in `spec.trainer.engine.config` of an RLJob, and options `--set` of `rollcall-train sft`.
+An engine of a third party says itself which of them it has, and has others. A number with a
+fraction is a decimal string.
+"""
+_LINE = "|---|---|---|---|"
 _LIMITS = {
     "minimum": "at least {}",
     "exclusiveMinimum": "above {}",
@@ -29,7 +41,27 @@ _LIMITS = {
 
 def reference() -> str:
     """The whole page; the same models always give the same text."""
-    return _HEAD + "".join(_of_resource(resource) for resource in RESOURCES)
+    return _HEAD + "".join(_of_resource(resource) for resource in RESOURCES) + _of_engines()
+
+
+def _of_engines() -> str:
+    """The settings of `spec.trainer.engine.config`, which the definitions leave open."""
+    rows = [
+        f"| `{camel_case(item.name)}` | {_default(item)} | {_engines(item.name)} "
+        f"| {_cell(docstrings(settings)[item.name].rstrip('.'))} |"
+        for settings in (LoopSettings, EngineSettings)
+        for item in fields(settings)
+    ]
+    return "\n".join([_ENGINES, "| setting | default | engines | what it is |", _LINE, *rows, ""])
+
+
+def _default(item: Field[Any]) -> str:
+    return _value(item.default) if item.default != "" else ""
+
+
+def _engines(setting: str) -> str:
+    having = [name for name, known in BUILT_IN.items() if setting in known]
+    return "all" if len(having) in {0, len(BUILT_IN)} else ", ".join(having)
 
 
 def _of_resource(resource: CustomResource) -> str:
@@ -62,7 +94,7 @@ def _section(path: str, node: Schema) -> str:
     rules = list(_rules(node))
     if rules:
         lines += [*rules, ""]
-    lines += ["| field | type | default | what it is |", "|---|---|---|---|"]
+    lines += ["| field | type | default | what it is |", _LINE]
     required = set(node.get("required", ()))
     lines += [_row(name, inner, name in required) for name, inner in node["properties"].items()]
     return "\n".join([*lines, ""])

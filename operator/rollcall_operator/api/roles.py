@@ -60,8 +60,9 @@ class CriticSpec(Model):
 
     path: ModelPath | None = None
     """Its initial weights, as in spec.model.path. Unset: the job's own model."""
-    learning_rate: LearningRate = "1e-3"
-    """Learning rate, as a decimal string."""
+    learning_rate: LearningRate | None = None
+    """Learning rate, as a decimal string. Unset: 1e-5, and 1e-3 for a job whose model's path begins
+    with builtin:."""
     warmup_steps: _Steps = 0
     """Number of steps at the start in which only the critic is trained."""
 

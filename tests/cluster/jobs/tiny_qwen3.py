@@ -73,6 +73,7 @@ def repeat_job(model: str, *, max_steps: int) -> dict[str, Any]:
     manifest = example("reverse.yaml", maxSteps=max_steps)
     spec = manifest["spec"]
     spec["model"] = {"path": model}
+    spec["algorithm"]["optimizer"] = {"learningRate": "1e-3"}
     spec["reward"] = {"function": "rollcall_runtime.tasks.repeat:reward"}
     # As many tokens as there are symbols: the task has no end of a response.
     spec["rollouts"][0]["engine"] = {"name": "transformers", "config": {"maxTokens": 5}}

@@ -13,7 +13,7 @@ from rollcall_operator.api.rljob import RLJobSpec, WeightSyncSpec
 from rollcall_operator.api.roles import CriticSpec, ReferenceSpec, RewardModelSpec
 from rollcall_operator.api.rolloutpool import RolloutPoolSpec
 from rollcall_operator.api.supervised import SupervisedSpec
-from rollcall_operator.api.training import CheckpointSpec, RewardSpec
+from rollcall_operator.api.training import CheckpointSpec, ModelSpec, RewardSpec
 from rollcall_operator.plan.children import trainer_ranks
 from rollcall_operator.plan.children.from_spec import converted, from_spec
 from rollcall_operator.plan.model import Manifest
@@ -26,6 +26,8 @@ from rollcall_protocol.wire.json_codec import fields_of
 
 CHECKPOINT_PATH = "/var/lib/rollcall/checkpoints"
 _KINDS = get_type_hints(AlgorithmSettings)
+_OF_POLICIES, _OF_CRITICS = 1e-6, 1e-5  # learning rates; those that verl has for language models
+_OF_BUILTINS = 1e-3  # of some 100,000 parameters
 _UNREAD = AlgorithmSpec(max_steps=1)
 """The algorithm of a job without one: no trainer reads it, and rollouts are free by it to sample as
 a request says.
@@ -48,9 +50,9 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         trainer_replicas=trainer.replicas,
         trainer_engine=from_spec(wire.EngineRef, trainer.engine),
         checkpoint=_checkpoint(trainer.checkpoint) if trainer.checkpoint else None,
-        algorithm=_external_algorithm()
+        algorithm=_external_algorithm(spec.model)
         if trainer.external
-        else _algorithm(spec.algorithm or _UNREAD),
+        else _algorithm(spec.algorithm or _UNREAD, spec.model),
         supervised=_supervised(spec.supervised, spec.data)
         if spec.supervised and spec.data
         else None,
@@ -61,7 +63,7 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
             spec.reference,
             host=labels.reference_host(name, namespace) if spec.reference.template else "",
         ),
-        critic=_critic(spec.critic),
+        critic=_critic(spec.critic, spec.model),
         reward_scoring=from_spec(wire.RewardScoringConfig, spec.reward)
         if spec.reward
         else wire.RewardScoringConfig(),
@@ -102,8 +104,16 @@ def _reference(spec: ReferenceSpec, *, host: str) -> wire.ReferenceConfig:
     return from_spec(wire.ReferenceConfig, spec, model=spec.path or "", host=host)
 
 
-def _critic(spec: CriticSpec) -> wire.CriticConfig:
-    return from_spec(wire.CriticConfig, spec, model=spec.path or "")
+def _critic(spec: CriticSpec, model: ModelSpec) -> wire.CriticConfig:
+    rate = _learning_rate(spec.learning_rate, model, usual=_OF_CRITICS)
+    return from_spec(wire.CriticConfig, spec, model=spec.path or "", learning_rate=rate)
+
+
+def _learning_rate(given: str | None, model: ModelSpec, *, usual: float) -> float:
+    """What the spec says; else what is usual, or suits the small built-in models."""
+    if given is not None:
+        return float(given)
+    return _OF_BUILTINS if model.path.startswith("builtin:") else usual
 
 
 def _data(spec: DataSpec) -> DataConfig:
@@ -153,16 +163,19 @@ def algorithm_settings(spec: AlgorithmSpec) -> AlgorithmSettings:
     return preset(spec.name, **read)
 
 
-def _algorithm(spec: AlgorithmSpec) -> wire.AlgorithmConfig:
-    return from_spec(wire.AlgorithmConfig, spec, settings=algorithm_settings(spec))
+def _algorithm(spec: AlgorithmSpec, model: ModelSpec) -> wire.AlgorithmConfig:
+    rate = _learning_rate(spec.optimizer.learning_rate, model, usual=_OF_POLICIES)
+    optimizer = wire.OptimizerConfig(spec.optimizer.name, rate)
+    settings = algorithm_settings(spec)
+    return from_spec(wire.AlgorithmConfig, spec, settings=settings, optimizer=optimizer)
 
 
-def _external_algorithm() -> wire.AlgorithmConfig:
+def _external_algorithm(model: ModelSpec) -> wire.AlgorithmConfig:
     """How many steps there are, its program alone knows.
 
     What it samples after a publication must be of that version: older ones are not served.
     """
-    return replace(_algorithm(_UNREAD), max_steps=0, max_staleness=0)
+    return replace(_algorithm(_UNREAD, model), max_steps=0, max_staleness=0)
 
 
 def pool_config(spec: RolloutPoolSpec, *, name: str) -> wire.PoolConfig:

@@ -1,10 +1,15 @@
 """The reference has every field of both resources, once, with what the definitions say of it."""
 
 import re
+from dataclasses import fields as dataclass_fields
 from typing import Any
+
+import pytest
 
 from rollcall_operator.api.crd import RESOURCES, crd
 from rollcall_operator.api.reference import reference
+from rollcall_protocol.settings_reader import camel_case
+from rollcall_protocol.train_settings import EngineSettings, LoopSettings
 
 PAGE = reference()
 PRESERVED = "x-kubernetes-preserve-unknown-fields"
@@ -24,7 +29,15 @@ def test_every_field_has_one_row() -> None:
         (version,) = crd(resource)["spec"]["versions"]
         properties = version["schema"]["openAPIV3Schema"]["properties"]
         wanted += fields(properties["spec"]) + fields(properties["status"])
-    assert len(re.findall(r"^\| `", PAGE, flags=re.MULTILINE)) == wanted
+    definitions = PAGE.partition("## Training engines")[0]
+    assert len(re.findall(r"^\| `", definitions, flags=re.MULTILINE)) == wanted
+
+
+@pytest.mark.parametrize("settings", [EngineSettings, LoopSettings])
+def test_every_setting_of_training_engines_has_a_row_that_says_what_it_is(settings: Any) -> None:
+    for item in dataclass_fields(settings):
+        row = rf"^\| `{camel_case(item.name)}` \| `.+` \| .+ \| .{{20,}} \|$"
+        assert re.search(row, PAGE, flags=re.MULTILINE), item.name
 
 
 def test_a_row_has_type_default_and_limits() -> None:

@@ -189,6 +189,26 @@ def test_a_worker_reads_which_models_there_are_beside_the_policy() -> None:
     assert config.reward_model == RewardModelConfig("org/reward", weight=0.5)
 
 
+@pytest.mark.parametrize(
+    ("model", "policy", "critic"),
+    [("builtin:reverse-tiny", 1e-3, 1e-3), ("org/model", 1e-6, 1e-5), ("/models/m", 1e-6, 1e-5)],
+)
+def test_learning_rates_that_are_not_given_suit_the_model(
+    model: str, policy: float, critic: float
+) -> None:
+    def rates(changes: Changes) -> tuple[float, float]:
+        config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+        return config.algorithm.optimizer.learning_rate, config.critic.learning_rate
+
+    assert rates({"spec.model.path": model}) == (policy, critic)
+    given = {
+        "spec.model.path": model,
+        "spec.algorithm.optimizer": {"learningRate": "2e-4"},
+        "spec.critic": {"learningRate": "3e-4"},
+    }
+    assert rates(given) == (2e-4, 3e-4)
+
+
 def test_a_worker_reads_what_becomes_of_samples_without_a_reward() -> None:
     changes = {
         "spec.reward.onError": "Zero",
