@@ -24,7 +24,8 @@ class DataSource:
     prompts come from this source. `column` holds the prompt; empty: `messages`,
     `prompt` or `tokens`, whichever there is. `columns` go to the reward function beside it; empty:
     all. `template` makes the prompt of other columns, whose names stand between braces, and puts it
-    into `column`, or else `prompt`. `config`: settings of a data set of reasoning-gym.
+    into `column`, or else `prompt`. With `chat` a prompt that is a text is the turn of a user,
+    after `system` if that is given. `config`: settings of a data set of reasoning-gym.
     """
 
     name: str
@@ -34,6 +35,8 @@ class DataSource:
     column: str = ""
     columns: tuple[str, ...] = ()
     template: str = ""
+    chat: bool = False
+    system: str = ""
     config: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -42,8 +45,10 @@ class DataSource:
             raise ValueError("a source needs a name")
         if not 1 <= self.weight <= MAX_WEIGHT:
             raise ValueError(f"a weight must be from 1 to {MAX_WEIGHT}, not {self.weight}")
-        if len(self.template) > MAX_TEMPLATE:
-            raise ValueError(f"a template must have at most {MAX_TEMPLATE} characters")
+        if max(len(self.template), len(self.system)) > MAX_TEMPLATE:
+            raise ValueError(f"template and system must have at most {MAX_TEMPLATE} characters")
+        if self.system and not self.chat:
+            raise ValueError("system needs chat: true")
 
     @property
     def prompt_column(self) -> str:

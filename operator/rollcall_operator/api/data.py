@@ -20,6 +20,12 @@ class RowsSpec(Model):
             holds=lambda rows: not rows.config or rows.name.startswith(REASONING_GYM),
             path=".config",
         ),
+        Rule(
+            message="must be empty unless chat is true",
+            cel="self.system == '' || self.chat",
+            holds=lambda rows: not rows.system or rows.chat,
+            path=".system",
+        ),
     )
 
     name: DataName
@@ -38,6 +44,11 @@ class RowsSpec(Model):
     template: Annotated[str, Field(max_length=MAX_TEMPLATE)] = ""
     """Text of the prompt, in which {name} stands for the row's column of that name, and {{ and }}
     for braces. It is put into column, or else into prompt. Empty: the rows hold the prompt."""
+    chat: bool = False
+    """true: a prompt that is a text, or is made by template, is given to the model as the turn of a
+    user in a chat, by the tokenizer's chat template."""
+    system: Annotated[str, Field(max_length=MAX_TEMPLATE)] = ""
+    """What a system's turn before it says, with chat. Empty: there is none."""
     columns: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=256)]],
         Field(

@@ -25,7 +25,7 @@ class TableRows:
         columns: Sequence[str],
         count: int,
         read: Callable[[int], Any],
-        batches: Callable[[str], Iterator[Any]],
+        batches: Callable[[list[str]], Iterator[Any]],
     ) -> None:
         self._name, self.columns, self._count = name, tuple(columns), count
         self._read, self._batches = read, batches
@@ -37,8 +37,8 @@ class TableRows:
         found: dict[str, Any] = self._read(number).to_pylist()[0]
         return found
 
-    def scan(self, column: str) -> Iterator[dict[str, Any]]:
-        for batch in self._batches(column):
+    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:
+        for batch in self._batches(list(columns)):
             yield from batch.to_pylist()
 
     def place(self, number: int) -> str:
@@ -67,7 +67,7 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
         columns=table.column_names,
         count=table.num_rows,
         read=lambda number: table.slice(number, 1),
-        batches=lambda column: table.select([column]).to_batches(max_chunksize=_SCANNED_ROWS),
+        batches=lambda names: table.select(names).to_batches(max_chunksize=_SCANNED_ROWS),
     )
 
 
@@ -94,7 +94,7 @@ def open_dataset(source: DataSource, *, field: str) -> TableRows:
         columns=found.column_names,
         count=len(found),
         read=lambda number: found[number],
-        batches=lambda column: found.select_columns([column]).iter(_SCANNED_ROWS),
+        batches=lambda names: found.select_columns(names).iter(_SCANNED_ROWS),
     )
 
 

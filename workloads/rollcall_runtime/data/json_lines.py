@@ -77,7 +77,7 @@ class JsonLines:
             problem = f"{self.place(number)}: not text: {half!a} is half of a surrogate pair"
             raise SpecError(self._field, f"{problem}; correct it") from error
 
-    def scan(self, column: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a line is read whole
+    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a line is read whole
         return (self.row(number) for number in range(len(self)))
 
     def place(self, number: int) -> str:

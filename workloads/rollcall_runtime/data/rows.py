@@ -31,8 +31,8 @@ class Rows(Protocol):
     def row(self, number: int) -> dict[str, Any]:
         """Row `number`, from 0."""
 
-    def scan(self, column: str) -> Iterator[dict[str, Any]]:
-        """All rows in their order, with `column` at least; of rows that are made, some."""
+    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:
+        """All rows in their order, with `columns` at least; of rows that are made, some."""
 
     def place(self, number: int) -> str:
         """Where row `number` is, for messages: file and line, or data set and row."""

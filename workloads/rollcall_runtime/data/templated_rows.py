@@ -5,6 +5,7 @@ from __future__ import annotations
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.data.chat_rows import ChatRows
 from rollcall_runtime.data.rows import open_rows
 from rollcall_runtime.worker.errors import SpecError
 
@@ -54,7 +55,7 @@ class TemplatedRows:
         )
         return {**row, self._prompt: text}
 
-    def scan(self, column: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is read whole
+    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is read whole
         return (self.row(number) for number in range(len(self)))
 
     def place(self, number: int) -> str:
@@ -75,12 +76,18 @@ class TemplatedRows:
 
 
 def open_source(source: DataSource, *, field: str) -> Rows:
-    """The rows of `source`, no builtin, with its template's text if it has one; see `open_rows`."""
+    """The rows of `source`, no builtin, with its template's text and as chats if it asks for that.
+
+    See `open_rows`.
+    """
     rows = open_rows(source, field=field)
-    if not source.template:
-        return rows
     try:
-        return TemplatedRows(rows, source.template, prompt=source.prompt_column, field=field)
+        column = source.prompt_column
+        if source.template:
+            rows = TemplatedRows(rows, source.template, prompt=column, field=field)
+        if source.chat:
+            rows = ChatRows(rows, prompt=column, system=source.system, field=field)
     except SpecError:
         rows.close()
         raise
+    return rows

@@ -33,7 +33,7 @@ def source(text: str) -> DataSource:
             raise argparse.ArgumentTypeError(problem)
         try:
             values[key] = _READERS[key](value) if key in _READERS else value
-        except ValueError as error:
+        except (KeyError, ValueError) as error:
             raise argparse.ArgumentTypeError(f"{setting_text!r}: {error}") from error
     try:
         return DataSource(name, config=config, **values)
@@ -43,6 +43,7 @@ def source(text: str) -> DataSource:
 
 _READERS: dict[str, Callable[[str], Any]] = {
     "weight": int,
+    "chat": lambda text: {"true": True, "false": False}[text],
     "columns": lambda text: tuple(text.split("+")),
 }
 
@@ -89,7 +90,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=_SOURCE,
         help="a .jsonl or .parquet file, a directory or an id of datasets, or "
         "builtin:reasoning-gym/<data set>; keys: weight, subset, split, column, columns (joined by "
-        "+), template, config.<setting>",
+        "+), template, chat (true), system, config.<setting>",
     )
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the order (default: 0)")
     parser.add_argument(

@@ -64,6 +64,11 @@ NEEDED: dict[str, Changes] = {
     "spec.critic": {"spec.algorithm.name": "ppo"},
     "spec.rewardModel": {"spec.rewardModel": {"path": "org/judge"}},
     "spec.evaluation": {"spec.evaluation": {"everySteps": 5, "source": ROWS}},
+    "spec.data.sources[0].system": {"spec.data.sources[0].chat": True},
+    "spec.evaluation.source.system": {"spec.evaluation.source": {**ROWS, "chat": True}},
+    "spec.supervised.evaluation.source.system": {
+        "spec.supervised.evaluation.source": {**ROWS, "chat": True}
+    },
     "spec.evaluation.source.config": {"spec.evaluation.source": {"name": QUESTIONS}},
     "spec.supervised.evaluation": {"spec.supervised.evaluation": {"source": ROWS}},
     "spec.supervised.evaluation.source.config": {
@@ -127,6 +132,8 @@ OF_ROWS = {
     "split": "test",
     "column": "question",
     "template": "{question}",
+    "chat": True,
+    "system": "Be brief.",
     "columns": ["answer"],
     "weight": 2,
     "config": {"seed": 1},
