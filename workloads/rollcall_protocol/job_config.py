@@ -1,6 +1,7 @@
 """Configuration of a job for its pods: one JSON value in the environment, set by the operator."""
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from rollcall_protocol.algorithm_settings import AlgorithmSettings
@@ -184,22 +185,31 @@ class RewardModelConfig:
     weight: float = 1.0
 
 
+class RewardStyle(StrEnum):
+    """How a reward function is called: as docs/how-to/own-task.md has it, or as TRL or verl do."""
+
+    ROLLCALL = "rollcall"
+    TRL = "trl"
+    VERL = "verl"
+
+
 @dataclass(frozen=True, slots=True)
 class RewardPart:
     """A reward function, `module:callable` or a name, of which `weight` times is added.
 
-    `config` are the settings of one that has a name.
+    `config` are the settings of one that has a name, `style` is how one without is called.
     """
 
     name: str
     function: str
     weight: float = 1.0
     config: dict[str, Any] = field(default_factory=dict)
+    style: RewardStyle = RewardStyle.ROLLCALL
 
 
 @dataclass(frozen=True, slots=True)
 class RewardScoringConfig:
-    """How samples are scored: `config` of the reward function, or `parts` in its place.
+    """How samples are scored: `config` and `style` of the reward function, or `parts` in its place.
 
     Each rollout scores `concurrency` samples at once.
     """
@@ -207,6 +217,7 @@ class RewardScoringConfig:
     config: dict[str, Any] = field(default_factory=dict)
     parts: tuple[RewardPart, ...] = ()
     concurrency: int = 1
+    style: RewardStyle = RewardStyle.ROLLCALL
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""

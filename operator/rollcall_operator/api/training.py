@@ -20,6 +20,7 @@ from rollcall_operator.api.scalars import (
     matches,
 )
 from rollcall_operator.api.template import PodTemplate
+from rollcall_protocol.job_config import RewardStyle
 from rollcall_protocol.pod_contract import MAX_PROCESSES
 
 
@@ -60,10 +61,18 @@ _SETTINGS = Rule(
 )
 
 
+_STYLE = Rule(
+    message="must be rollcall unless function is module:callable",
+    cel="self.style == 'rollcall' || (has(self.function) && self.function.contains(':'))",
+    holds=lambda spec: spec.style is RewardStyle.ROLLCALL or ":" in (spec.function or ""),
+    path=".style",
+)
+
+
 class RewardPartSpec(Model):
     """One part of a reward that is a weighted sum."""
 
-    RULES: ClassVar[tuple[Rule, ...]] = (_SETTINGS,)
+    RULES: ClassVar[tuple[Rule, ...]] = (_SETTINGS, _STYLE)
 
     name: GroupName
     """Name of the part, in metrics and errors."""
@@ -73,6 +82,8 @@ class RewardPartSpec(Model):
     """What the part's number is multiplied by; a decimal string."""
     config: EngineConfig
     """Settings of a builtin reward."""
+    style: RewardStyle = RewardStyle.ROLLCALL
+    """As spec.reward.style."""
 
 
 def _names_differ(parts: list[RewardPartSpec]) -> bool:
@@ -94,6 +105,7 @@ class RewardSpec(Model):
             holds=lambda v: v.parts is None or not v.config,
             path=".config",
         ),
+        _STYLE,
     )
 
     function: RewardName | None = None
@@ -101,6 +113,10 @@ class RewardSpec(Model):
     is called with prompt and response, and returns a number."""
     config: EngineConfig
     """Settings of a builtin reward."""
+    style: RewardStyle = RewardStyle.ROLLCALL
+    """How the function of module:callable is called. rollcall: with prompt and response. trl: as
+    TRL's trainers call reward functions, with completions and columns. verl: as
+    compute_score(data_source, solution_str, ground_truth, extra_info)."""
     parts: (
         Annotated[
             list[RewardPartSpec],

@@ -7,7 +7,9 @@ import pytest
 from rollcall_plugins.environments.tools import environment as tool_environment
 from rollcall_plugins.front.openai import admission, api_keys, recording, server
 from rollcall_plugins.rewards.code import reward as code
+from rollcall_plugins.rewards.code import row_tests
 from rollcall_plugins.rewards.http import reward as http_service
+from rollcall_plugins.rewards.math_verify import reward as mathematics
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import reward_error_share, trajectory_groups
@@ -15,6 +17,7 @@ from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, prompt_rows, row_mix
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
 from rollcall_runtime.rollout import generation_endpoint
+from rollcall_runtime.tasks.builtin_rewards import patterns
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.train import health, learning_judge
 from rollcall_runtime.train.reference_pods import exchange
@@ -83,7 +86,9 @@ PROMISES = {
         f"least {reward_error_share.LEAST} must have failed",
         f"`attempts` ({HTTP.attempts}) of `seconds` ({HTTP.seconds:.0f}) each",
         f"`seconds` ({CODE.seconds}) and `memoryMebibytes` ({CODE.memory_mebibytes})",
-        f"a row has up to {code._MOST_TESTS} of one kind",
+        f"a row has up to {row_tests.MOST} of one kind",
+        f"backtracks for {patterns.SECONDS:.0f} s of processor time",
+        f"ends after {mathematics.SECONDS:.0f} s of processor time",
     ],
     "troubleshooting.md": [f"True again after {reward_failures.QUIET} samples without such"],
 }

@@ -17,11 +17,14 @@ from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollcall_protocol.data_config import DataSource
     from rollcall_protocol.sampling_config import SamplingConfig
     from rollcall_runtime.data.length_limit import LengthLimit
     from rollcall_runtime.data.model_input import ModelInput
     from rollcall_runtime.data.rows import Rows
+    from rollcall_runtime.tasks.row_needs import RowNeeds
 
 MAX_ROW_BYTES = 1 << 16  # of JSON, which travels to the rollout with every lease of the prompt
 
@@ -64,6 +67,23 @@ class PromptRows:
         except ValueError as error:
             problem = f"{place}: {self.sampling.column} (spec.algorithm.sampling.column): {error}"
             raise SpecError(self.field, problem) from error
+
+    def check_need(self, need: RowNeeds) -> None:
+        """SpecError names the first row that the reward cannot use."""
+        travelling = self.source.columns or self.rows.columns
+        read = [name for name in need.columns if name in travelling]
+        if not read:
+            problem = f"the reward reads the column {need.columns[0]!r}, which no row brings it"
+            advice = f"correct {need.field}, or the `columns` of the source"
+            raise SpecError(self.field, f"{self.rows.place(0)}: {problem}; {advice}")
+        for number, row in enumerate(self.rows.scan(*read)):
+            wanted = {name: row[name] for name in read if name in row}
+            try:
+                # As it travels: dates and the like are text then.
+                need.check(json.loads(json.dumps(wanted, default=_as_text)))
+            except (TypeError, ValueError) as error:
+                problem = f"{self.rows.place(number)}: the reward cannot use this row: {error}"
+                raise SpecError(self.field, problem) from error
 
     def _tokens(self, value: Any, place: str) -> list[int]:
         model = self.model
@@ -111,6 +131,7 @@ def open_prompt_rows(
     model: ModelInput,
     limit: LengthLimit,
     sampling: SamplingConfig,
+    needs: Sequence[RowNeeds] = (),
 ) -> PromptRows:
     """Find the column of the prompts and check it in all rows; the longest are tokenized.
 
@@ -126,6 +147,8 @@ def open_prompt_rows(
             read = sampling.column if sampling.column in rows.columns else name
             for number, row in enumerate(rows.scan(read)):
                 found.check_sampling(row, rows.place(number))
+        for need in needs:
+            found.check_need(need)
         for number in column.longest:  # what cannot be used shows before the first step
             found.read(number)
         undo.pop_all()

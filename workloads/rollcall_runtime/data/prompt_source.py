@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rollcall_protocol.data_config import FRONT
 from rollcall_protocol.prompts.prompt import Prompt
@@ -17,10 +17,14 @@ from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.prompt_rows import open_prompt_rows
 from rollcall_runtime.data.row_mix import RowMix, open_mix
 from rollcall_runtime.tasks import first_letter, reverse
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from rollcall_protocol.data_config import DataConfig
     from rollcall_runtime.data.model_input import ModelInput
+    from rollcall_runtime.tasks.row_needs import RowNeeds
 
 
 _ALL_ALIKE = SamplingConfig()  # no row has settings of its own
@@ -118,11 +122,12 @@ def open_prompts(
     model: ModelInput,
     field: str = "",
     sampling: SamplingConfig = _ALL_ALIKE,
+    needs: Sequence[RowNeeds] = (),
 ) -> PromptSource:
     """The prompts of a job. SpecError names file and line, or row, of what is wrong with them.
 
     `field` is that of a source outside of spec.data; `sampling` names the column of a row's own
-    settings.
+    settings, `needs` is what the reward reads of a row.
 
     All rows are checked, but only the longest are tokenized now.
     """
@@ -130,13 +135,29 @@ def open_prompts(
     if data.from_front:
         return NoPrompts()
     if first == "builtin:reverse" and len(data.sources) == 1:
+        _check_row({}, needs, place=first, field=field)
         return ReversePrompts(data.seed)
     context = model.context
     # A response needs a token of the context.
     limit = length_limit(data, room=None if context is None else context - 1)
     if first == "builtin:first-letter" and len(data.sources) == 1:
         made = FirstLetterPrompts(data.seed, model, limit, field or "spec.data.prompts")
+        _check_row(first_letter.row(0, seed=0), needs, place=first, field=field)
         made.prompt(0)  # a model without a tokenizer shows before the first step
         return made
-    open_reader = partial(open_prompt_rows, model=model, limit=limit, sampling=sampling)
+    open_reader = partial(
+        open_prompt_rows, model=model, limit=limit, sampling=sampling, needs=needs
+    )
     return TablePrompts(open_mix(data, open_reader, field=field))
+
+
+def _check_row(
+    row: Mapping[str, Any], needs: Sequence[RowNeeds], *, place: str, field: str
+) -> None:
+    """SpecError if the reward cannot use what all rows of a builtin have."""
+    for need in needs:
+        try:
+            need.check(row)
+        except ValueError as error:
+            problem = f"{place}: the reward cannot use this row: {error}"
+            raise SpecError(field or "spec.data.prompts", problem) from error

@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from rollcall_protocol.job_config import RewardPart
+from rollcall_protocol.job_config import RewardPart, RewardStyle
 from rollcall_runtime.tasks.process_messages import LENGTH, pack
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
@@ -26,9 +26,17 @@ def main() -> None:
 
 def _load(named: dict[str, Any]) -> RewardFunction | WeightedSum:
     directory = Path(named["directory"]) if named["directory"] else None
+    seconds = named["seconds"]
     if named["parts"]:
-        return load_sum([RewardPart(**part) for part in named["parts"]], directory=directory)
-    return load_reward(named["function"], named["config"], directory=directory)
+        parts = [RewardPart(**part) for part in named["parts"]]
+        return load_sum(parts, directory=directory, seconds=seconds)
+    return load_reward(
+        named["function"],
+        named["config"],
+        directory=directory,
+        seconds=seconds,
+        style=RewardStyle(named["style"]),
+    )
 
 
 def _serve(rollout: socket.socket, reward: RewardFunction | WeightedSum) -> None:

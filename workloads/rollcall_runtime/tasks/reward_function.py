@@ -2,14 +2,16 @@
 
 import asyncio
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from rollcall_protocol.job_config import RewardPart
+from rollcall_protocol.job_config import RewardPart, RewardStyle
 from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
 from rollcall_runtime.tasks.reward_registry import named_rewards
+from rollcall_runtime.tasks.reward_styles import styled
 from rollcall_runtime.tasks.reward_text import open_decoder
 from rollcall_runtime.tasks.user_code import (
     as_number,
@@ -22,6 +24,8 @@ from rollcall_runtime.worker.errors import SpecError
 
 REWARD = "spec.reward"
 FIELD = f"{REWARD}.function"
+
+_SPARE = 0.8  # of the time of a call; the rest is for what is around the function
 
 _NO_ROW: Mapping[str, Any] = MappingProxyType({})
 _TEXTS = ("prompt_text", "response_text")
@@ -36,6 +40,10 @@ class UnusableRewardError(ValueError):
         self.kind, self.value, self.file, self.line = kind, printable(value), file, line
 
 
+class NotApplicableError(UnusableRewardError):
+    """The function returned None, as one of TRL's may where it does not apply."""
+
+
 class RewardFunction:
     """Scores responses: higher is better. It may be a coroutine function (`async def`).
 
@@ -44,7 +52,8 @@ class RewardFunction:
     `response_text`, the latter without special tokens, and `environment_reward`, the sum of what
     the environment's steps gave (0 in a job without one). SpecError for `field` if it cannot be
     called so, or if the model in `directory` has no tokenizer for the text that it wants. `file`
-    and `line` are where it is defined; empty and 0 for one that is not Python.
+    and `line` are where it is defined; empty and 0 for one that is not Python. `style` is how it is
+    called instead.
     """
 
     def __init__(
@@ -54,8 +63,11 @@ class RewardFunction:
         *,
         directory: Path | None = None,
         field: str = FIELD,
+        style: RewardStyle = RewardStyle.ROLLCALL,
     ) -> None:
-        self._function, self._wanted = function, _wanted(function, name, field)
+        self._function = styled(function, style, name, field)
+        self._wanted = _wanted(self._function, name, field)
+        self._may_be_none = style is RewardStyle.TRL
         texts = self._wanted.intersection(_TEXTS)
         self._decode = open_decoder(directory, field=field) if texts else None
         self.file, self.line = definition(function)
@@ -75,6 +87,9 @@ class RewardFunction:
         except BaseException as error:
             # Also SystemExit: the user's code may raise anything, and nothing is swallowed.
             raise UnusableRewardError(RewardErrorKind.RAISED, *described(error)) from error
+        if value is None and self._may_be_none:
+            wrong = RewardErrorKind.NOT_A_NUMBER
+            raise NotApplicableError(wrong, "None", self.file, self.line)
         number = as_number(value)
         kind = RewardErrorKind.NOT_A_NUMBER if number is None else kind_of_number(number)
         if number is None or kind is not None:
@@ -108,10 +123,13 @@ def load_reward(
     *,
     directory: Path | None = None,
     of: str = REWARD,
+    seconds: float = math.inf,
+    style: RewardStyle = RewardStyle.ROLLCALL,
 ) -> RewardFunction:
     """The function "module:callable", or the reward of that name with the settings `config`.
 
-    `directory` has the model's tokenizer, `of` is the path in the RLJob. SpecError if the name does
+    `directory` has the model's tokenizer, `of` is the path in the RLJob. A call may take
+    `seconds`, and has the `style`. SpecError if the name does
     not lead to a callable of the right parameters. The cause is kept as `__cause__`.
     """
     field = f"{of}.function"
@@ -121,9 +139,10 @@ def load_reward(
         except SpecError as error:
             raise SpecError(field, error.problem) from error
         reward = found(config, field=f"{of}.config")
+        reward.call_seconds = _SPARE * seconds
         return RewardFunction(reward, function, directory=directory, field=field)
     called = import_callable(function, field)
-    return RewardFunction(called, function, directory=directory, field=field)
+    return RewardFunction(called, function, directory=directory, field=field, style=style)
 
 
 async def _awaited(value: Awaitable[object]) -> object:
@@ -164,27 +183,47 @@ class WeightedSum:
         environment_reward: float = 0.0,
         /,
     ) -> float:
-        """The sum; UnusableRewardError names the part that has no usable number."""
-        self.numbers, total = {}, 0.0
+        """The sum; UnusableRewardError names the part that has no usable number.
+
+        A part that does not apply adds nothing, unless none does.
+        """
+        self.numbers, total, none = {}, 0.0, None
+        applied = len(self._parts)
         for part, function in self._parts:
             try:
                 self.numbers[part.name] = function(prompt, response, row, environment_reward)
                 total += part.weight * self.numbers[part.name]
+            except NotApplicableError as error:
+                self.numbers[part.name], none = 0.0, none or error
+                applied -= 1
             except UnusableRewardError as error:
                 text = f"part {part.name}: {error.value}"
                 raise UnusableRewardError(error.kind, text, error.file, error.line) from error
+        if none is not None and not applied:
+            raise none
         kind = kind_of_number(total)
         if kind is not None:
             raise UnusableRewardError(kind, f"a sum of {total:g}", "", 0)
         return total
 
 
-def load_sum(parts: Sequence[RewardPart], *, directory: Path | None) -> WeightedSum:
-    """The sum of `parts`; SpecError names the part that cannot be loaded."""
+def load_sum(
+    parts: Sequence[RewardPart], *, directory: Path | None, seconds: float = math.inf
+) -> WeightedSum:
+    """The sum of `parts`, of which a call may take `seconds`; SpecError names the part that cannot
+    be loaded.
+    """
+    each = seconds / len(parts)
     fields = (f"spec.reward.parts[{index}]" for index in range(len(parts)))
-    return WeightedSum(
-        [
-            (p, load_reward(p.function, p.config, directory=directory, of=field))
-            for p, field in zip(parts, fields, strict=True)
-        ]
-    )
+
+    def load(part: RewardPart, field: str) -> RewardFunction:
+        return load_reward(
+            part.function,
+            part.config,
+            directory=directory,
+            of=field,
+            seconds=each,
+            style=RewardStyle(part.style),
+        )
+
+    return WeightedSum([(p, load(p, field)) for p, field in zip(parts, fields, strict=True)])

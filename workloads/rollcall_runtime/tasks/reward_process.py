@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from rollcall_protocol.job_config import RewardPart
+from rollcall_protocol.job_config import RewardPart, RewardStyle
 from rollcall_protocol.wire.reward_errors import (
     RewardError,
     RewardErrorKind,
@@ -69,8 +69,9 @@ class RewardProcess:
     With `stop_at_error` the responses after the first error of a prompt are not scored. A process
     that ended or was killed is started again for the next response. It may allocate half of what
     `free` bytes say that the container has left when it starts. `config` are the settings of a
-    function that has a name, `parts` stand in its place; `directory` has the model's tokenizer.
-    `of_parts` gets the numbers of the parts of each sample that has a reward.
+    function that has a name, `style` is how another one is called, `parts` stand in its place;
+    `directory` has the model's tokenizer. `of_parts` gets the numbers of the parts of each sample
+    that has a reward.
     """
 
     def __init__(
@@ -83,12 +84,13 @@ class RewardProcess:
         config: Mapping[str, Any] = _NO_CONFIG,
         parts: Sequence[RewardPart] = (),
         directory: Path | None = None,
+        style: RewardStyle = RewardStyle.ROLLCALL,
         of_parts: OfParts = lambda _: None,
     ) -> None:
         self._of_parts, self._part_names = of_parts, [part.name for part in parts]
         self._code = UserCode(
             "rollcall_runtime.tasks.reward_child",
-            named=named(function, config, parts, directory),
+            named=named(function, config, parts, directory, seconds=timeout, style=style),
             shown=function or ", ".join(part.function for part in parts),
             field=FIELD,
             max_answer=MAX_ANSWER,
@@ -210,10 +212,17 @@ def named(
     config: Mapping[str, Any],
     parts: Sequence[RewardPart],
     directory: Path | None,
+    *,
+    seconds: float,
+    style: RewardStyle,
 ) -> str:
-    """What the process is to call; `directory` has the model's tokenizer."""
-    value = {"function": function, "config": dict(config), "parts": [asdict(p) for p in parts]}
-    return json.dumps({**value, "directory": str(directory or "")})
+    """What the process is to call within `seconds`, in its `style`.
+
+    `directory` has the model's tokenizer.
+    """
+    value = {"function": function, "config": dict(config), "style": style, "seconds": seconds}
+    several = [asdict(part) for part in parts]
+    return json.dumps({**value, "parts": several, "directory": str(directory or "")})
 
 
 def request(

@@ -38,6 +38,7 @@ class RewardProcesses:
                 free=lambda: None if (free := free_memory()) is None else free // number,
                 parts=job.reward_scoring.parts,
                 config=job.reward_scoring.config,
+                style=job.reward_scoring.style,
                 directory=directory,
                 of_parts=of_parts,
             )

@@ -1,9 +1,11 @@
 """Rewards that a job names without a module, with settings: the core's, or by entry point."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
+from rollcall_runtime.tasks.row_needs import RowNeeds
 from rollcall_runtime.worker.engine_registry import Registry
 
 
@@ -13,9 +15,21 @@ class NamedReward(ABC):
     `config` are its settings, `field` is their path in the RLJob; SpecError names the wrong one.
     """
 
+    call_seconds: float = math.inf
+    """What a call may take before spec.reward.timeoutSeconds ends its process, set once the reward
+    is made. A reward that ends its work before that can give a response 0 that takes too long."""
+
     @abstractmethod
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
         raise NotImplementedError
+
+    @classmethod
+    def row_needs(cls, config: Mapping[str, Any], *, field: str) -> RowNeeds | None:  # noqa: ARG003
+        """What is checked in all rows before the first step; None: nothing. SpecError as above.
+
+        It is called in the trainer, whose image may lack what the reward imports.
+        """
+        return None
 
     @abstractmethod
     def __call__(self, *tokens: Any, **named: Any) -> float:

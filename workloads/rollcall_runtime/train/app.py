@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from rollcall_protocol.job_config import JobConfig
-from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
@@ -20,7 +19,6 @@ from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
-from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
@@ -38,6 +36,7 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
+from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
@@ -118,15 +117,16 @@ class _Leader:
         engines = await open_senders(self.environment, member)
         model = open_model(job.model)
         known = ModelInput.of(model)
+        held_out = open_held_out(job, known, field=HELD_OUT)
         prompts = PromptDispatcher(
             config=job,
-            source=open_prompts(job.data, model=known, sampling=job.algorithm.sampling).prompt,
+            source=open_job_prompts(job, known).prompt,
             state=state.ledger,
             metrics=metrics,
             bounds=SampleBounds(
                 model.vocabulary, model.positions, given_tokens=job.environment is not None
             ),
-            held_out=_open_held_out(job, known),
+            held_out=held_out.prompt if held_out is not None else None,
             counted=check.offer if check else None,
         )
         coordinator = Coordinator(
@@ -353,7 +353,7 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
     model = ModelInput.of(open_model(job.model))
-    open_prompts(job.data, model=model, sampling=job.algorithm.sampling).close()
+    open_job_prompts(job, model).close()
     make_engine = train_engines.get(chosen.name)
     loop, rest = split_loop(chosen.config)
     settings, own = split_config(rest)
@@ -402,12 +402,3 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
         )
         undo.pop_all()
     return rank
-
-
-def _open_held_out(job: JobConfig, model: ModelInput) -> Callable[[int], Prompt | None] | None:
-    """The prompts of evaluations, if there are any."""
-    if job.evaluation is None:
-        return None
-    return open_prompts(
-        job.evaluation.data, model=model, field=HELD_OUT, sampling=job.algorithm.sampling
-    ).prompt

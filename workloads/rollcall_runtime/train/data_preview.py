@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.worker.errors import SpecError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from rollcall_protocol.data_config import DataConfig
     from rollcall_runtime.data.model_input import ModelInput
+    from rollcall_runtime.tasks.row_needs import RowNeeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,16 @@ class PreviewedRow:
         return {**asdict(self), "length": len(self.tokens)}
 
 
-def preview_prompts(data: DataConfig, model: ModelInput, *, count: int) -> list[PreviewedRow]:
+def preview_prompts(
+    data: DataConfig,
+    model: ModelInput,
+    *,
+    count: int,
+    sampling: SamplingConfig | None = None,
+    needs: Sequence[RowNeeds] = (),
+) -> list[PreviewedRow]:
     """The first `count` prompts. SpecError as `open_prompts`."""
-    source = open_prompts(data, model=model)
+    source = open_prompts(data, model=model, sampling=sampling or SamplingConfig(), needs=needs)
     try:
         rows = []
         for number in range(count):

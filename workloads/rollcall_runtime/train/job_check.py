@@ -20,13 +20,13 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.data.model_input import ModelInput
-from rollcall_runtime.data.prompt_source import open_prompts
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.inference_engine import inference_engines
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
 from rollcall_runtime.tasks.reward_process import RewardProcess
 from rollcall_runtime.train.data_preview import PreviewedRow, preview_prompts, preview_supervised
+from rollcall_runtime.train.job_prompts import open_held_out, row_needs
 from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.environment import read_config
 from rollcall_runtime.worker.errors import SpecError
@@ -138,7 +138,13 @@ def _read_rows(report: ContainerReport, job: JobConfig, model: ModelInput) -> No
         report.right.append("spec.data: prompts come from agents, none is there yet")
         return
     else:
-        rows = preview_prompts(job.data, model, count=ROWS)
+        rows = preview_prompts(
+            job.data,
+            model,
+            count=ROWS,
+            sampling=job.algorithm.sampling,
+            needs=row_needs(job),
+        )
         report.prompts = [
             {"tokens": row.tokens, "row": row.row} for row in rows if row.outcome != "left out"
         ]
@@ -161,11 +167,12 @@ def _open_held_out(report: ContainerReport, job: JobConfig, model: ModelInput) -
     if job.supervised is not None and job.supervised.evaluation is not None:
         where = "spec.supervised.evaluation.source"
         open_supervised(job.supervised.evaluation, model=model, field=where).close()
-    elif job.evaluation is not None:
-        where = "spec.evaluation.data"
-        open_prompts(job.evaluation.data, model=model, field=where).close()
     else:
-        return
+        where = "spec.evaluation.data"
+        held_out = open_held_out(job, model, field=where)
+        if held_out is None:
+            return
+        held_out.close()
     report.right.append(f"{where}: can be read")
 
 
@@ -195,6 +202,7 @@ async def _score(
         timeout=job.reward_errors.timeout,
         stop_at_error=False,
         config=scoring.config,
+        style=scoring.style,
         parts=scoring.parts,
         directory=model.directory,
     )

@@ -190,10 +190,28 @@ def test_code_may_be_found_by_a_pattern() -> None:
     assert score("print(1)", row, extract="<code>(.*)</code>") == 0
 
 
+@pytest.mark.parametrize("row", [ECHO, ADD])
+def test_code_that_takes_all_the_time_of_a_call_has_the_reward_zero(row: dict[str, Any]) -> None:
+    reward = CodeReward({"seconds": 600}, field="spec.reward.config")
+    reward.call_seconds = 0.5
+    began = time.monotonic()
+    assert reward((1,), (1,), row=row, response_text="while True: pass") == 0
+    assert time.monotonic() - began < 20
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        ({}, "column 'tests' must hold a list of 1 to 100"),
+        ({}, "the row has no column 'tests'"),
+        ({"tests": None}, "column 'tests' must hold a list of 1 to 100, not null"),
+        ({"tests": [{"input": None, "output": "1"}]}, "input of test 1 .* must be a text, not nu"),
+        ({"tests": [{"input": "", "output": {}}]}, "output of test 1 .* must be a text, not {}"),
+        (
+            {"tests": [{"arguments": "ab", "result": 1}], "function": "f"},
+            "arguments of test 1 .* must be a list, not 'ab'",
+        ),
+        ({"tests": ADD["tests"], "function": None}, "'function' must name one, not null"),
+        ({"tests": ADD["tests"], "function": "class"}, "'function' must name one, not 'class'"),
         ({"tests": []}, "column 'tests' must hold a list of 1 to 100"),
         ({"tests": [{"input": ""}]}, "must have input and output, or arguments and result"),
         ({"tests": [*ECHO["tests"], *ADD["tests"]]}, "must have input and output, or arguments"),

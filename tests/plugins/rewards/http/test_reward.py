@@ -124,7 +124,7 @@ def test_an_attempt_ends_after_its_seconds(service: Service, directory: Path) ->
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
-        ((400, "which task?"), "status 400: which task?"),
+        ((404, "which task?"), "status 404: which task?"),
         ((501, "no"), "status 501: no"),
         ((200, "0.5"), 'the answer has no number "reward"'),
         ((200, '{"reward": true}'), 'the answer has no number "reward"'),
@@ -139,6 +139,25 @@ def test_a_wrong_answer_is_not_asked_for_again(
     with pytest.raises(UnusableRewardError, match=problem):
         score(service, directory)
     assert len(service.samples) == 1
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_response_that_the_service_refuses_has_the_reward_zero(
+    service: Service, directory: Path, status: int
+) -> None:
+    service.answers = [(status, "odd text"), (200, '{"reward": 0.5}')]
+    assert score(service, directory) == 0
+    odd, empty = service.samples
+    assert empty == odd | {"response": "", "responseTokens": []}
+
+
+def test_a_service_that_refuses_an_empty_response_too_is_at_fault(
+    service: Service, directory: Path
+) -> None:
+    service.answers = [(400, "which task?")]
+    with pytest.raises(UnusableRewardError, match="status 400: which task"):
+        score(service, directory)
+    assert len(service.samples) == 2
 
 
 @pytest.mark.parametrize(

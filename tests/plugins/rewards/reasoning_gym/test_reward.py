@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+from functools import cache
 from typing import Any
 
 import pytest
 
+from rollcall_plugins.rewards.reasoning_gym import reward as gym_reward
 from rollcall_plugins.rewards.reasoning_gym.reward import ReasoningGymScore
 from rollcall_protocol.data_config import DataConfig, DataSource
 from rollcall_protocol.prompts.prompt import Prompt
@@ -31,9 +33,14 @@ def prompt(source: PromptSource, number: int) -> Prompt:
     return found
 
 
+@cache  # each has a process that imports the package
+def made(**config: Any) -> ReasoningGymScore:
+    return ReasoningGymScore(config, field="spec.reward.config")
+
+
 def score(row: dict[str, Any], response: str, **config: Any) -> float:
     travelled = json.loads(json.dumps(row))
-    reward = ReasoningGymScore(config, field="spec.reward.config")
+    reward = made(**config)
     return reward((1,), (1,), row=travelled, response_text=response)
 
 
@@ -113,18 +120,27 @@ def test_an_answer_beside_the_one_in_the_row_may_be_right() -> None:
 
 
 def test_one_reward_scores_rows_of_several_data_sets() -> None:
-    reward = ReasoningGymScore({}, field="spec.reward.config")
+    reward = made()
     for name, config in (("chain_sum", SUMS), ("letter_counting", {}), ("chain_sum", {})):
         for number in (1, 2, 1):
             row = open_task(name, config).row(number)
             assert reward((), (), row=row, response_text=row["answer"]) == 1
 
 
+def test_an_answer_that_cannot_be_scored_has_the_reward_zero(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gym_reward, "SECONDS", 0.5)
+    row = open_task("countdown", {}).row(0)  # its rule evaluates the answer
+    assert score(row, "9**9**9**9") < 0.1
+    assert score(row, row["answer"]) == 1
+
+
 def test_a_row_of_another_release_is_an_error_of_the_sample() -> None:
     row = open_task("chain_sum", SUMS).row(7)
     with pytest.raises(ValueError, match="trainer and rollouts need one release"):
         score(row | {"question": "what?"}, "7")
-    with pytest.raises(KeyError, match="has no column 'reasoning_gym'"):
+    with pytest.raises(ValueError, match="has no column 'reasoning_gym'"):
         score({"answer": "7"}, "7")
 
 

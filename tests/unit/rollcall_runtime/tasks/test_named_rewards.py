@@ -1,6 +1,7 @@
 """Rewards on text: built in by name, a user's own, and weighted sums of them."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from rollcall_protocol.job_config import RewardPart
+from rollcall_runtime.tasks.builtin_rewards import patterns
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
     UnusableRewardError,
@@ -62,6 +64,38 @@ def test_exact_match_compares_with_a_column_of_the_row(
     assert score((1,), tokens(response), row) == reward
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, "null"),
+        ({"ground_truth": "four"}, "{'ground_truth': 'four'}"),
+        (["four"], r"['four']"),
+        (float("nan"), "nan"),
+    ],
+)
+def test_an_answer_that_no_response_can_equal_is_an_error(
+    directory: Path, value: Any, shown: str
+) -> None:
+    score = load_reward("exact-match", directory=directory)
+    problem = re.escape(f"'answer' holds {shown}; the answer must be a text or a number")
+    with pytest.raises(UnusableRewardError, match=problem):
+        score((1,), tokens("four"), {"answer": value})
+
+
+def test_a_column_may_be_a_path_into_objects(directory: Path) -> None:
+    score = load_reward("exact-match", {"column": "reward_model.truth"}, directory=directory)
+    nested = {"reward_model": {"truth": "four"}}
+    assert score((1,), tokens("four"), nested) == 1.0
+    assert score((1,), tokens("five"), nested) == 0.0
+    assert score((1,), tokens("five"), {"reward_model.truth": "five", **nested}) == 1.0
+    for row, problem in (
+        ({"reward_model": {"style": "rule"}}, "'reward_model' has no 'truth'; it has: style"),
+        ({"reward_model": "four"}, "'reward_model' holds 'four', in which there is no 'truth'"),
+    ):
+        with pytest.raises(UnusableRewardError, match=problem):
+            score((1,), tokens("four"), row)
+
+
 def test_exact_match_says_which_column_is_lacking(directory: Path) -> None:
     score = load_reward("exact-match", directory=directory)
     with pytest.raises(UnusableRewardError, match="the row has no column 'answer'; it has: a, b"):
@@ -81,6 +115,29 @@ def test_regex_matches_the_response(
     directory: Path, config: dict[str, Any], response: str, reward: float
 ) -> None:
     assert load_reward("regex", config, directory=directory)((1,), tokens(response)) == reward
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("regex", {"pattern": r"^((the ?)+)+$"}),
+        ("exact-match", {"extract": r"^((the ?)+)+$"}),
+    ],
+)
+def test_a_response_at_which_a_pattern_takes_too_long_does_not_match(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, config: dict[str, Any]
+) -> None:
+    monkeypatch.setattr(patterns, "SECONDS", 0.05)
+    score = load_reward(name, config, directory=directory)
+    assert score((1,), tokens("the " * 60 + "four"), {"answer": "four"}) == 0
+    assert score((1,), tokens("the"), {"answer": "the"}) == 1
+
+
+def test_a_call_s_own_time_bounds_a_pattern(directory: Path) -> None:
+    score = load_reward("regex", {"pattern": r"^((the ?)+)+$"}, directory=directory, seconds=0.1)
+    began = time.process_time()
+    assert score((1,), tokens("the " * 60 + "four")) == 0
+    assert time.process_time() - began < 1
 
 
 @pytest.mark.parametrize(
@@ -135,7 +192,7 @@ def test_a_sum_adds_its_parts_times_their_weights(directory: Path) -> None:
     total = load_sum(parts, directory=directory)
     assert total((1,), tokens("the answer is four"), {"answer": "four"}) == 1.25
     assert total((1,), tokens("the answer is five"), {"answer": "four"}) == 0.25
-    with pytest.raises(UnusableRewardError, match=r"part right: KeyError: .*no column 'answer'"):
+    with pytest.raises(UnusableRewardError, match=r"part right: ValueError: .*no column 'answer'"):
         total((1,), (1,), {})
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_protocol.job_config import EnvironmentConfig
+from rollcall_protocol.job_config import EnvironmentConfig, RewardStyle
 from rollcall_runtime.tasks import reward_process
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.tasks.user_process import UserCode, UserProcess
@@ -27,7 +27,9 @@ class Environment:
 ENVIRONMENT = EnvironmentConfig("users_code:Environment", config={}, step_seconds=20.0)
 CHILDREN = {
     "reward_child": (
-        reward_process.named("users_code:reward", {}, (), None),
+        reward_process.named(
+            *("users_code:reward", {}, (), None), seconds=20.0, style=RewardStyle.ROLLCALL
+        ),
         [reward_process.request([0], [([5], 0.0)], {}, stop=False)],
     ),
     "environments.environment_child": (

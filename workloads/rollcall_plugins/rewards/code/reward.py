@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from rollcall_plugins.rewards.code.row_tests import tests_of
 from rollcall_plugins.rewards.code.sandbox.code_run import (
     Limits,
     SandboxError,
     call_function,
     run_program,
 )
+from rollcall_runtime.tasks.builtin_rewards.answer_column import columns_of
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
 from rollcall_runtime.tasks.reward_registry import NamedReward
+from rollcall_runtime.tasks.row_needs import RowNeeds
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 
@@ -21,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _BLOCK = re.compile(r"```(?:python|py)?[ \t]*\n(.*?)```", re.DOTALL)
-_MOST_TESTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,12 @@ class CodeReward(NamedReward):
             problem = f"a program that only prints fails with {settings.memory_mebibytes} MiB"
             raise SpecError(f"{field}.memoryMebibytes", f"{problem}; raise it")
 
+    @classmethod
+    def row_needs(cls, config: Mapping[str, Any], *, field: str) -> RowNeeds:
+        """Each row must have tests that a program can pass."""
+        column = read_settings(CodeSettings, config, field=field).column
+        return RowNeeds((*columns_of(column), "function"), lambda row: tests_of(row, column), field)
+
     def __call__(
         self,
         prompt: Sequence[int],  # noqa: ARG002 - the interface
@@ -84,49 +93,39 @@ class CodeReward(NamedReward):
         row: Mapping[str, Any],
         response_text: str,
     ) -> float:
-        tests = self._tests(row)
+        tests = tests_of(row, self._settings.column)
+        deadline = time.monotonic() + self.call_seconds
         code = self._code(response_text)
         if code is None:
             return 0.0
         if "arguments" in tests[0]:
-            passed = self._calls(code, tests, str(row.get("function", "")))
+            passed = self._calls(code, tests, row["function"], deadline)
         else:
-            passed = self._programs(code, tests)
+            passed = self._programs(code, tests, deadline)
         return passed / len(tests) if self._settings.partial else float(passed == len(tests))
-
-    def _tests(self, row: Mapping[str, Any]) -> list[dict[str, Any]]:
-        column = self._settings.column
-        tests = row.get(column)
-        if not isinstance(tests, list) or not 1 <= len(tests) <= _MOST_TESTS:
-            raise ValueError(f"the row's column {column!r} must hold a list of 1 to {_MOST_TESTS}")
-        for wanted in ({"input", "output"}, {"arguments", "result"}):
-            if all(isinstance(test, dict) and wanted <= test.keys() for test in tests):
-                return tests
-        raise ValueError(
-            f"all tests in the row's column {column!r} must have input and output, or arguments "
-            "and result"
-        )
 
     def _code(self, text: str) -> str | None:
         if self._extract is not None:
-            return last_group(self._extract, text)
-        return last_group(_BLOCK, text) or text
+            return last_group(self._extract, text, within=self.call_seconds)
+        return last_group(_BLOCK, text, within=self.call_seconds) or text
 
-    def _programs(self, code: str, tests: list[dict[str, Any]]) -> int:
+    def _programs(self, code: str, tests: list[dict[str, Any]], deadline: float) -> int:
         passed = 0
         for test in tests:
-            run = run_program(code, str(test["input"]), self._limits)
-            right = run.ended_well and _lines(run.output) == _lines(str(test["output"]).encode())
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            run = run_program(code, test["input"], replace(self._limits, within=left))
+            right = run.ended_well and _lines(run.output) == _lines(test["output"].encode())
             passed += right
             if not (right or self._settings.partial):
                 break
         return passed
 
-    def _calls(self, code: str, tests: list[dict[str, Any]], function: str) -> int:
-        if not function.isidentifier():
-            raise ValueError(f"the row's column 'function' must name one, not {function!r}")
+    def _calls(self, code: str, tests: list[dict[str, Any]], function: str, deadline: float) -> int:
         calls = [test["arguments"] for test in tests]
-        results = call_function(code, function, calls, self._limits)
+        limits = replace(self._limits, within=deadline - time.monotonic())
+        results = call_function(code, function, calls, limits)
         return sum(result == test["result"] for result, test in zip(results, tests, strict=False))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import random
 import ssl
@@ -19,7 +20,10 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+log = logging.getLogger(__name__)
+
 LONGEST_ANSWER = 64 << 10
+_REFUSED = frozenset({400, 413, 422})  # the sample, as RFC 9110 has it
 _AGAIN = frozenset({408, 429, 500, 502, 503, 504})  # RFC 9110; 429: RFC 6585
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 5.0  # seconds; twice as long each time
 _SHOWN = 200  # characters of an answer that an error shows
@@ -27,6 +31,10 @@ _SHOWN = 200  # characters of an answer that an error shows
 
 class RewardServiceError(Exception):
     """The service gave no reward."""
+
+
+class _RefusedError(RewardServiceError):
+    """The service takes no such sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,9 @@ class HttpReward(NamedReward):
     """Sends a JSON object: prompt and response as text and as tokens, and the row.
 
     The answer is `{"reward": NUMBER}`. What a repetition may mend is tried again, with growing
-    pauses: a broken connection, and the statuses of an overloaded service.
+    pauses: a broken connection, and the statuses of an overloaded service. A response that the
+    service refuses has the reward 0 if it takes an empty one for the same prompt; else the service,
+    or the row, is at fault.
     """
 
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
@@ -86,6 +96,14 @@ class HttpReward(NamedReward):
             "responseTokens": list(response),
             "row": dict(row),
         }
+        try:
+            return self._reward(sample)
+        except _RefusedError as error:
+            self._reward(sample | {"response": "", "responseTokens": []})
+            log.warning("the service refuses a response, which gets 0: %s", error)
+            return 0.0
+
+    def _reward(self, sample: Mapping[str, Any]) -> float:
         body = json.dumps(sample).encode()
         for attempt in range(1, self._settings.attempts + 1):
             try:
@@ -96,6 +114,8 @@ class HttpReward(NamedReward):
                 if status == 200:
                     return _reward(answer)
                 problem = f"status {status}: {answer[:_SHOWN].decode(errors='replace')}"
+                if status in _REFUSED:
+                    raise _RefusedError(f"{self._settings.url}: {problem}")
                 if status not in _AGAIN:
                     break
             if attempt < self._settings.attempts:

@@ -6,7 +6,12 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
+from rollcall_runtime.tasks.bounded_worker import (
+    BoundedCallError,
+    BoundedWorker,
+    OutOfBoundsError,
+)
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in, answer_needs
 from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
@@ -14,12 +19,21 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from rollcall_runtime.tasks.row_needs import RowNeeds
+
+log = logging.getLogger(__name__)
+
+SECONDS = 5.0  # of processor time for one response; Math-Verify's own limit, which it cannot keep
+MEMORY = 1 << 30  # bytes
+_MODULE = "rollcall_plugins.rewards.math_verify.equality"
+
 
 @dataclass(frozen=True, slots=True)
 class MathVerifySettings:
-    """The answer is in `column`: a number, an expression, or LaTeX with or without `$`.
+    """The answer is in `column`, or where its parts between dots lead.
 
-    `digits` after the point that must agree.
+    It is a number, an expression, or LaTeX with or without `$`. `digits` after the point that must
+    agree.
     """
 
     column: str = "answer"
@@ -36,20 +50,23 @@ class MathVerifySettings:
 class MathVerify(NamedReward):
     r"""Compares by https://github.com/huggingface/Math-Verify, which also finds answers in text.
 
-    It takes the last `\boxed{}`, LaTeX or number of the response. It has no time limit of its own:
-    spec.reward.timeoutSeconds holds.
+    It takes the last `\boxed{}`, LaTeX or number of the response. What cannot be computed within
+    SECONDS of processor time and MEMORY bytes is not equal.
     """
 
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
         self._settings = read_settings(MathVerifySettings, config, field=field)
         try:
-            import math_verify  # noqa: PLC0415 - slow, and not in every image
+            self._worker = BoundedWorker(_MODULE, memory=MEMORY)
         except ImportError as error:
             problem = f"math-verify cannot be imported: {error}; an image needs rollcall[rewards]"
             raise SpecError(f"{field.rpartition('.')[0]}.function", problem) from error
-        logging.getLogger("math_verify").setLevel(logging.ERROR)  # of limits that are not set
-        self._parse, self._verify = math_verify.parse, math_verify.verify
-        self._gold: tuple[str, list[Any]] | None = None  # of the newest row: a group has one
+        self._readable: str | None = None  # the newest answer: a group has one
+
+    @classmethod
+    def row_needs(cls, config: Mapping[str, Any], *, field: str) -> RowNeeds:
+        """Whether the answer is mathematics shows in the rollouts, which have Math-Verify."""
+        return answer_needs(read_settings(MathVerifySettings, config, field=field).column, field)
 
     def __call__(
         self,
@@ -59,19 +76,28 @@ class MathVerify(NamedReward):
         row: Mapping[str, Any],
         response_text: str,
     ) -> float:
-        gold = self._gold_of(answer_in(row, self._settings.column))
-        found = self._parse(response_text, parsing_timeout=None)
-        same = self._verify(gold, found, float_rounding=self._settings.digits, timeout_seconds=None)
-        return float(same)
+        answer = answer_in(row, self._settings.column)
+        self._check(answer)
+        asked = (answer, response_text, self._settings.digits)
+        try:
+            return float(self._call("equal", *asked))
+        except (OutOfBoundsError, BoundedCallError) as error:
+            log.warning("a response is not equal to the answer %.60r: %s", answer, error)
+            return 0.0
 
-    def _gold_of(self, text: str) -> list[Any]:
-        if self._gold is None or self._gold[0] != text:
-            # LaTeX is recognised between signs only, a number also without.
-            parsed = self._parse(text, parsing_timeout=None) or self._parse(
-                f"${text}$", parsing_timeout=None
-            )
-            if not parsed:
-                column = self._settings.column
-                raise ValueError(f"{text!r} in the column {column!r} is no mathematics")
-            self._gold = text, parsed
-        return self._gold[1]
+    def _check(self, answer: str) -> None:
+        """ValueError if the row's answer cannot be read."""
+        if answer == self._readable:
+            return
+        where = f"{answer!r:.60} in the column {self._settings.column!r}"
+        try:
+            known = self._call("is_mathematics", answer)
+        except (OutOfBoundsError, BoundedCallError) as error:
+            raise ValueError(f"{where} cannot be read: {error}") from error
+        if not known:
+            raise ValueError(f"{where} is no mathematics")
+        self._readable = answer
+
+    def _call(self, function: str, *arguments: Any) -> Any:
+        within = self.call_seconds / 2
+        return self._worker.call(function, *arguments, seconds=SECONDS, within=within)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-import json
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.data_config import REASONING_GYM
 from rollcall_runtime.tasks import reasoning_gym_task
+from rollcall_runtime.tasks.bounded_worker import (
+    BoundedCallError,
+    BoundedWorker,
+    OutOfBoundsError,
+)
+from rollcall_runtime.tasks.builtin_rewards.answer_column import shown
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
 from rollcall_runtime.tasks.reward_registry import NamedReward
+from rollcall_runtime.tasks.row_needs import RowNeeds
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rollcall_runtime.tasks.reasoning_gym_task import ReasoningGymTask
+log = logging.getLogger(__name__)
+
+SECONDS, OPENING = 5.0, 60.0  # of processor time: to score an answer, to make the questions
+MEMORY = 2 << 30  # bytes
+_MODULE = "rollcall_plugins.rewards.reasoning_gym.scoring"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +47,26 @@ class ReasoningGymSettings:
 
 
 class ReasoningGymScore(NamedReward):
-    """Makes the row's question again, from its number, and has the data set score the answer."""
+    """Makes the row's question again, from its number, and has the data set score the answer.
+
+    An answer that the data set cannot score within SECONDS of processor time and MEMORY bytes has
+    the reward 0, and so has one at which its rule raises an error.
+    """
 
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
         settings = read_settings(ReasoningGymSettings, config, field=field)
         self._extract = extractor(settings.extract, "extract") if settings.extract else None
-        self._tasks: dict[str, ReasoningGymTask] = {}  # as many as the job has sources
         try:
-            reasoning_gym_task.import_package()
+            self._worker = BoundedWorker(_MODULE, memory=MEMORY)
         except ImportError as error:
             problem = f"reasoning-gym cannot be imported: {error}; an image needs rollcall[rewards]"
             raise SpecError(f"{field.rpartition('.')[0]}.function", problem) from error
+
+    @classmethod
+    def row_needs(cls, config: Mapping[str, Any], *, field: str) -> RowNeeds:
+        """The rows must be those of builtin:reasoning-gym/..., with their question."""
+        read_settings(ReasoningGymSettings, config, field=field)
+        return RowNeeds((reasoning_gym_task.COLUMN, "question"), _check_row, field)
 
     def __call__(
         self,
@@ -56,21 +76,35 @@ class ReasoningGymScore(NamedReward):
         row: Mapping[str, Any],
         response_text: str,
     ) -> float:
-        column = reasoning_gym_task.COLUMN
+        _check_row(row)
+        asked, within = row[reasoning_gym_task.COLUMN], self.call_seconds / 3
+        question = (asked["name"], asked["config"], asked["number"])
+        try:
+            self._worker.call("check", *question, row["question"], seconds=OPENING, within=within)
+        except (OutOfBoundsError, BoundedCallError) as error:
+            raise ValueError(f"question {question[2]} of {question[0]!r}: {error}") from error
+        answer: str | None = response_text.strip()
+        if self._extract is not None:
+            answer = last_group(self._extract, response_text, within=within)
+        try:
+            return float(
+                self._worker.call("score", *question, answer, seconds=SECONDS, within=within)
+            )
+        except (OutOfBoundsError, BoundedCallError) as error:
+            log.warning("%r cannot score a response, which gets 0: %s", question[0], error)
+            return 0.0
+
+
+def _check_row(row: Mapping[str, Any]) -> None:
+    """ValueError unless it names a question of a data set, as `ReasoningGymTask.row` does."""
+    for column in (reasoning_gym_task.COLUMN, "question"):
         if column not in row:
             problem = f"the row has no column {column!r}, which {REASONING_GYM}... has"
-            raise KeyError(f"{problem}; it has: {', '.join(row) or 'none'}")
-        asked = row[column]
-        task = self._task(asked["name"], asked["config"])
-        if task.entry(asked["number"])["question"] != row.get("question"):
-            problem = f"question {asked['number']} of {task.name!r} is another one here"
-            raise ValueError(f"{problem}; trainer and rollouts need one release of reasoning-gym")
-        if self._extract is None:
-            return task.score(asked["number"], response_text.strip())
-        return task.score(asked["number"], last_group(self._extract, response_text))
-
-    def _task(self, name: str, config: Mapping[str, Any]) -> ReasoningGymTask:
-        key = json.dumps([name, config], sort_keys=True)
-        if key not in self._tasks:
-            self._tasks[key] = reasoning_gym_task.open_task(name, config)
-        return self._tasks[key]
+            raise ValueError(f"{problem}; it has: {', '.join(row) or 'none'}")
+    asked = row[reasoning_gym_task.COLUMN]
+    kinds = {"name": str, "config": dict, "number": int}
+    if not isinstance(asked, dict) or any(
+        not isinstance(asked.get(key), kind) for key, kind in kinds.items()
+    ):
+        problem = f"{reasoning_gym_task.COLUMN!r} holds {shown(asked)}"
+        raise ValueError(f"{problem}; it must be as {REASONING_GYM}... makes it")

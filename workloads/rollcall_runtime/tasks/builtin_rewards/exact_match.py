@@ -1,21 +1,23 @@
 """`exact-match`: 1 if the response is the answer in the prompt's row, else 0."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in, answer_needs
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
 from rollcall_runtime.tasks.reward_registry import NamedReward
+from rollcall_runtime.tasks.row_needs import RowNeeds
 from rollcall_runtime.worker.engine_config import read_settings
 
 
 @dataclass(frozen=True, slots=True)
 class ExactMatchSettings:
-    """The answer is in `column`. `strip` and `lower_case` change both before they are compared.
+    """The answer is in `column`, or where its parts between dots lead.
 
-    Of the response the first group of the last match of `extract` is compared; without a match the
-    reward is 0. Empty: all of it.
+    `strip` and `lower_case` change both before they are compared. Of the response the first group
+    of the last match of `extract` is compared; without a match the reward is 0. Empty: all of it.
     """
 
     column: str = "answer"
@@ -39,6 +41,11 @@ class ExactMatch(NamedReward):
         extract = self._settings.extract
         self._extract = extractor(extract, "extract") if extract else None
 
+    @classmethod
+    def row_needs(cls, config: Mapping[str, Any], *, field: str) -> RowNeeds:
+        """The answer must be there, and one that a response can be equal to."""
+        return answer_needs(read_settings(ExactMatchSettings, config, field=field).column, field)
+
     def __call__(
         self,
         prompt: Sequence[int],  # noqa: ARG002 - the interface
@@ -49,10 +56,13 @@ class ExactMatch(NamedReward):
     ) -> float:
         answer = answer_in(row, self._settings.column)
         extract = self._extract
-        found = response_text if extract is None else last_group(extract, response_text)
+        found = response_text if extract is None else self._extracted(extract, response_text)
         if found is None:
             return 0.0
         return float(self._alike(found) == self._alike(answer))
+
+    def _extracted(self, pattern: re.Pattern[str], text: str) -> str | None:
+        return last_group(pattern, text, within=self.call_seconds)
 
     def _alike(self, text: str) -> str:
         text = text.strip() if self._settings.strip else text

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcall_runtime.tasks.builtin_rewards.patterns import compiled
+from rollcall_runtime.tasks.builtin_rewards.patterns import compiled, matches
 from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 
@@ -27,9 +27,8 @@ class RegexMatch(NamedReward):
     """Matches the text of the response."""
 
     def __init__(self, config: Mapping[str, Any], *, field: str) -> None:
-        settings = read_settings(RegexSettings, config, field=field)
-        pattern = compiled(settings.pattern, "pattern")
-        self._match = pattern.fullmatch if settings.whole else pattern.search
+        self._settings = read_settings(RegexSettings, config, field=field)
+        self._pattern = compiled(self._settings.pattern, "pattern")
 
     def __call__(
         self,
@@ -39,4 +38,5 @@ class RegexMatch(NamedReward):
         row: Mapping[str, Any],  # noqa: ARG002
         response_text: str,
     ) -> float:
-        return float(self._match(response_text) is not None)
+        whole, within = self._settings.whole, self.call_seconds
+        return float(matches(self._pattern, response_text, whole=whole, within=within))

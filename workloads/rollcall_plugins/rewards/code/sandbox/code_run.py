@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import subprocess
@@ -31,10 +32,14 @@ class SandboxError(OSError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """`seconds` of processor time, and twice as many by the clock; `memory` in bytes."""
+    """`seconds` of processor time, and twice as many by the clock; `memory` in bytes.
+
+    `within` so many seconds by the clock the run ends, whatever it has done.
+    """
 
     seconds: int
     memory: int
+    within: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +93,17 @@ def _run(request: dict[str, Any], given: str, limits: Limits) -> CodeRun:
             )
         finally:
             os.close(says)
+        end = time.monotonic() + limits.within
         try:
-            output = _read(said, within=_START_SECONDS, most=1)
-            deadline = time.monotonic() + _SHARE * limits.seconds
-            output += _read(said, within=_SHARE * limits.seconds, most=LONGEST_OUTPUT)
+            output = _read(said, within=min(_START_SECONDS, limits.within), most=1)
+            deadline = min(end, time.monotonic() + _SHARE * limits.seconds)
+            output += _read(said, within=deadline - time.monotonic(), most=LONGEST_OUTPUT)
             code = _exit_code(process, 0.0 if len(output) > LONGEST_OUTPUT else deadline)
         finally:
             process.kill()
             process.wait()
+    if not output and limits.within < _START_SECONDS:  # earlier runs took the rest of the time
+        return CodeRun(b"", ended_well=False)
     if not output.startswith(child.ISOLATED):
         raise SandboxError(output.decode(errors="replace") or f"no start (exit code {code})")
     return CodeRun(output.removeprefix(child.ISOLATED), ended_well=code == 0)
