@@ -29,12 +29,12 @@ TRL = OtherTrainer(
     {
         "spec.model.path": "GRPOTrainer(model=...)",
         "spec.data.prompts": "GRPOTrainer(train_dataset=...)",
-        "spec.reward.function": "GRPOTrainer(reward_funcs=...); called for one answer, not a list",
+        "spec.reward.function": "GRPOTrainer(reward_funcs=...); style: trl runs it as it is",
         "spec.trainer.template": "the processes of `accelerate launch`",
         "spec.rollouts": 'use_vllm and vllm_mode="server"; the number of servers may change',
         "spec.rollouts.engine": "`trl vllm-serve`: name vllm; tiny is for builtin models alone",
         "spec.algorithm.name": "loss_type and scale_rewards",
-        "spec.algorithm.maxSteps": "max_steps",
+        "spec.algorithm.maxSteps": "max_steps; num_train_epochs is epochs here",
         "spec.algorithm.promptsPerStep": "per_device_train_batch_size x processes x "
         "gradient_accumulation_steps / num_generations",
         "spec.algorithm.groupSize": "num_generations",
@@ -53,13 +53,13 @@ VERL = OtherTrainer(
     {
         "spec.model.path": "actor_rollout_ref.model.path",
         "spec.data.prompts": "data.train_files",
-        "spec.reward.function": "reward.custom_reward_function.path and .name",
+        "spec.reward.function": "reward.custom_reward_function; style: verl runs it as it is",
         "spec.trainer.template": "trainer.nnodes and trainer.n_gpus_per_node are replicas and "
         "resources here",
         "spec.rollouts": "rollout.nnodes and rollout.n_gpus_per_node; the number may change",
         "spec.rollouts.engine": "actor_rollout_ref.rollout.name; tiny is for builtin models alone",
         "spec.algorithm.name": "algorithm.adv_estimator",
-        "spec.algorithm.maxSteps": "trainer.total_training_steps",
+        "spec.algorithm.maxSteps": "trainer.total_training_steps; total_epochs is epochs here",
         "spec.algorithm.promptsPerStep": "data.train_batch_size",
         "spec.algorithm.groupSize": "actor_rollout_ref.rollout.n",
         "spec.algorithm.maxStaleness": "async_training.staleness_threshold, in versions here",

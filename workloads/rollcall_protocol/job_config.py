@@ -39,7 +39,8 @@ class OptimizerConfig:
 class AlgorithmConfig:
     """The asynchronous loop; `max_staleness` counts weight versions, times are seconds.
 
-    `name` is what the job calls the algorithm; `settings` say what it is.
+    `name` is what the job calls the algorithm; `settings` say what it is. With `epochs` above 0 the
+    trainer counts how many steps these passes over the prompts are; `max_steps` is 0 until then.
     """
 
     name: str
@@ -55,6 +56,7 @@ class AlgorithmConfig:
     deterministic: bool = False
     settings: AlgorithmSettings = field(default_factory=AlgorithmSettings)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    epochs: int = 0
 
 
 @dataclass(frozen=True, slots=True)

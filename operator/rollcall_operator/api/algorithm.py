@@ -84,6 +84,11 @@ class AlgorithmSpec(Model):
             holds=lambda a: not a.deterministic or a.max_staleness == 0,
             path=".maxStaleness",
         ),
+        Rule(
+            message="must have exactly one of maxSteps and epochs",
+            cel="has(self.maxSteps) != has(self.epochs)",
+            holds=lambda a: (a.max_steps is None) != (a.epochs is None),
+        ),
     )
 
     name: Literal["grpo", "dr-grpo", "rloo", "reinforce++", "ppo", "gspo", "cispo", "dapo"] = "grpo"
@@ -94,8 +99,11 @@ class AlgorithmSpec(Model):
     """Number of samples generated for each prompt; baselines of a group need 2 or more."""
     prompts_per_step: Annotated[int, Field(ge=1, le=65_536)] = 16
     """Number of prompts for each optimizer step."""
-    max_steps: Count
+    max_steps: Count | None = None
     """Number of optimizer steps after which the job succeeds."""
+    epochs: Count | None = None
+    """In place of maxSteps: number of passes over the prompts, each of promptsPerStep prompts a
+    step. For prompts of files and data sets."""
     max_staleness: Annotated[int, Field(ge=0, le=1000)] = 2
     """Number of weight versions that a sample may lag behind; older samples are dropped."""
     max_concurrent_rollouts: Annotated[int, Field(ge=1, le=1_000_000)] = 64

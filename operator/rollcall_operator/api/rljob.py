@@ -454,7 +454,7 @@ class RLJobSpec(Model):
     def max_steps(self) -> int:
         """Number of optimizer steps that the spec gives; 0 if only the trainer knows it."""
         if self.algorithm is not None:
-            return self.algorithm.max_steps
+            return self.algorithm.max_steps or 0
         return self.supervised.max_steps if self.supervised else 0
 
 

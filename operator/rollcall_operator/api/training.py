@@ -64,7 +64,7 @@ _SETTINGS = Rule(
 _STYLE = Rule(
     message="must be rollcall unless function is module:callable",
     cel="self.style == 'rollcall' || (has(self.function) && self.function.contains(':'))",
-    holds=lambda spec: spec.style is RewardStyle.ROLLCALL or ":" in (spec.function or ""),
+    holds=lambda spec: spec.style == RewardStyle.ROLLCALL or ":" in (spec.function or ""),
     path=".style",
 )
 
@@ -82,7 +82,7 @@ class RewardPartSpec(Model):
     """What the part's number is multiplied by; a decimal string."""
     config: EngineConfig
     """Settings of a builtin reward."""
-    style: RewardStyle = RewardStyle.ROLLCALL
+    style: Literal["rollcall", "trl", "verl"] = "rollcall"
     """As spec.reward.style."""
 
 
@@ -113,7 +113,7 @@ class RewardSpec(Model):
     is called with prompt and response, and returns a number."""
     config: EngineConfig
     """Settings of a builtin reward."""
-    style: RewardStyle = RewardStyle.ROLLCALL
+    style: Literal["rollcall", "trl", "verl"] = "rollcall"
     """How the function of module:callable is called. rollcall: with prompt and response. trl: as
     TRL's trainers call reward functions, with completions and columns. verl: as
     compute_score(data_source, solution_str, ground_truth, extra_info)."""

@@ -227,7 +227,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "no end",
-        ("spec.algorithm.maxSteps", "Required value"),
+        ("spec.algorithm", "must have exactly one of maxSteps and epochs"),
         {"spec.algorithm": {"groupSize": 8}},
     ),
     _apply(
@@ -366,6 +366,39 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         "unknown pause mode",
         ("spec.weightSync.pauseMode", 'supported values: "Abort", "Keep", "Wait"'),
         {"spec.weightSync.pauseMode": "Sleep"},
+    ),
+    _apply(
+        "steps and epochs",
+        ("spec.algorithm", "must have exactly one of maxSteps and epochs"),
+        {"spec.algorithm.epochs": 2},
+    ),
+    _apply(
+        "a builtin reward in the style of TRL",
+        ("spec.reward.style", "must be rollcall unless function is module:callable"),
+        {"spec.reward.function": "exact-match", "spec.reward.style": "trl"},
+    ),
+    _apply(
+        "a system's turn without a chat",
+        ("spec.data.sources[0].system", "must be empty unless chat is true"),
+        {"spec.data": {"sources": [{"name": "/data/a.jsonl", "system": "Be brief."}]}},
+    ),
+    _apply(
+        "a part that is a builtin reward in the style of verl",
+        ("spec.reward.parts[0].style", "must be rollcall unless function is module:callable"),
+        {"spec.reward": {"parts": [{"name": "a", "function": "exact-match", "style": "verl"}]}},
+    ),
+    _apply(
+        "a system's turn without a chat in an evaluation",
+        ("spec.evaluation.source.system", "must be empty unless chat is true"),
+        {"spec.evaluation": {"everySteps": 5, "source": {"name": "/a.jsonl", "system": "Add."}}},
+    ),
+    _apply(
+        "a system's turn without a chat in held-out rows",
+        ("spec.supervised.evaluation.source.system", "must be empty unless chat is true"),
+        {
+            **NO_ALGORITHM,
+            "spec.supervised.evaluation": {"source": {"name": "/a.jsonl", "system": "Add."}},
+        },
     ),
     _apply(
         "a reward function and parts",

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -36,7 +36,7 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
-from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts
+from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts, with_steps
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
@@ -72,6 +72,7 @@ def run(environment: TrainerEnvironment, log_fields: dict[str, Any]) -> None:
     SpecError when the job asks for what this container cannot do, FencedError when another trainer
     has taken over, RuntimeError when the work ends by itself.
     """
+    environment = replace(environment, job=with_steps(environment.job))
     favour_event_loop()
     asyncio.run(_serve(environment, log_fields))
 

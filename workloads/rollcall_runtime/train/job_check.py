@@ -26,7 +26,7 @@ from rollcall_runtime.rollout.inference_engine import inference_engines
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
 from rollcall_runtime.tasks.reward_process import RewardProcess
 from rollcall_runtime.train.data_preview import PreviewedRow, preview_prompts, preview_supervised
-from rollcall_runtime.train.job_prompts import open_held_out, row_needs
+from rollcall_runtime.train.job_prompts import open_held_out, row_needs, with_steps
 from rollcall_runtime.worker.command_output import own_output
 from rollcall_runtime.worker.environment import read_config
 from rollcall_runtime.worker.errors import SpecError
@@ -149,6 +149,9 @@ def _read_rows(report: ContainerReport, job: JobConfig, model: ModelInput) -> No
             {"tokens": row.tokens, "row": row.row} for row in rows if row.outcome != "left out"
         ]
     report.right += [f"spec.data: {_described(row)}" for row in rows]
+    if job.algorithm.epochs:
+        steps = with_steps(job).algorithm.max_steps
+        report.right.append(f"spec.algorithm.epochs: {job.algorithm.epochs} are {steps} steps")
 
 
 def _described(row: PreviewedRow) -> str:

@@ -1,6 +1,7 @@
 """Workers' settings out of a spec: fields of the same name are the same setting."""
 
 from dataclasses import is_dataclass
+from enum import StrEnum
 from functools import cache
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
@@ -57,6 +58,8 @@ def converted(value: Any, kind: Any) -> Any:
         return (get_origin(kind) or kind)()
     if is_dataclass(kind):
         return from_spec(kind, value)  # type: ignore[arg-type]
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        return kind(value)
     if kind is float:
         return float(parse_decimal(value) if isinstance(value, str) else value)
     if get_origin(kind) is tuple:

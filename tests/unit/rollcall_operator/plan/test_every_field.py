@@ -54,6 +54,7 @@ NEEDED: dict[str, Changes] = {
     "spec.data.sources[0].config": {"spec.data": {"sources": [{"name": QUESTIONS}]}},
     "spec.reward.config": {"spec.reward.function": "exact-match"},
     "spec.reward.parts": {"spec.reward": {"parts": [{"name": "a", "function": "exact-match"}]}},
+    "spec.reward.parts[0].style": {"spec.reward": {"parts": [{"name": "a", "function": "m:a"}]}},
     "spec.environment": {"spec.environment": {"function": "m:Game"}},
     "spec.trainer.startTimeoutSeconds": OWN_TRAINER,
     "spec.trainer.checkpoint": CLAIM,
@@ -66,13 +67,13 @@ NEEDED: dict[str, Changes] = {
     "spec.evaluation": {"spec.evaluation": {"everySteps": 5, "source": ROWS}},
     "spec.data.sources[0].system": {"spec.data.sources[0].chat": True},
     "spec.evaluation.source.system": {"spec.evaluation.source": {**ROWS, "chat": True}},
-    "spec.supervised.evaluation.source.system": {
-        "spec.supervised.evaluation.source": {**ROWS, "chat": True}
-    },
     "spec.evaluation.source.config": {"spec.evaluation.source": {"name": QUESTIONS}},
     "spec.supervised.evaluation": {"spec.supervised.evaluation": {"source": ROWS}},
     "spec.supervised.evaluation.source.config": {
         "spec.supervised.evaluation.source": {"name": QUESTIONS}
+    },
+    "spec.supervised.evaluation.source.system": {
+        "spec.supervised.evaluation.source": {**ROWS, "chat": True}
     },
     "spec.weightSync.groups": {"spec.weightSync.groups": [{"name": "far"}]},
     "spec.rollouts[0].syncGroup": {"spec.weightSync.groups": [{"name": "far"}]},
@@ -83,6 +84,7 @@ NEEDED: dict[str, Changes] = {
 """What the fields below a path need to have an effect."""
 
 CHANGES: dict[str, Changes] = {
+    "spec.algorithm.epochs": {"spec.algorithm.maxSteps": DELETE, "spec.algorithm.epochs": 3},
     "spec.trainer.kind": OWN_TRAINER,
     "spec.environment.tools": {"spec.environment": {"tools": ["m:add"]}},
     "spec.front.withoutApiKeys": {

@@ -17,8 +17,9 @@ from rollcall_protocol.job_config import (
     RewardScoringConfig,
     RewardStyle,
 )
-from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts
+from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts, with_steps
 from rollcall_runtime.worker.errors import SpecError
+from tests.process.engines.tiny_models import write_tiny_model
 from tests.unit.rollcall_runtime.data.character_tokenizer import character_model
 from tests.unit.rollcall_runtime.jobs import job_config
 
@@ -129,6 +130,21 @@ def test_functions_of_trl_and_verl_get_what_these_give(tmp_path: Path) -> None:
     assert "the column 'prompt', which no row brings it; correct spec.reward.style" in refused(
         unseen
     )
+
+
+@pytest.mark.parametrize(("epochs", "steps"), [(1, 3), (2, 5), (4, 10)])
+def test_epochs_are_passes_over_the_prompts(tmp_path: Path, epochs: int, steps: int) -> None:
+    def lasting(found: JobConfig, **lasts: Any) -> JobConfig:
+        algorithm = replace(found.algorithm, prompts_per_step=4, max_steps=0)
+        model = str(write_tiny_model(tmp_path / "model"))
+        return replace(found, model=model, algorithm=replace(algorithm, **lasts))
+
+    found = job(tmp_path, [GOOD] * 10, "m:f")
+    assert with_steps(lasting(found, epochs=epochs)).algorithm.max_steps == steps
+    assert with_steps(lasting(found, max_steps=7)).algorithm.max_steps == 7
+    endless = replace(found, data=DataConfig((DataSource("builtin:reverse"),)))
+    with pytest.raises(SpecError, match=r"^spec.algorithm.epochs: 'builtin:reverse' has prompts w"):
+        with_steps(lasting(endless, epochs=epochs))
 
 
 def test_a_function_of_ones_own_may_read_what_it_likes(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from rollcall_protocol.job_config import (
 )
 from rollcall_protocol.wire.json_codec import decode
 from rollcall_protocol.wire.trust_bundle import TrustBundle
-from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.manifests import DELETE, OWN_REFERENCE, Changes
 from tests.unit.rollcall_operator.plan.simulator import TRUST, JobSimulator, good_job, lent_pool
 
 
@@ -207,6 +207,15 @@ def test_learning_rates_that_are_not_given_suit_the_model(
         "spec.critic": {"learningRate": "3e-4"},
     }
     assert rates(given) == (2e-4, 3e-4)
+
+
+def test_a_job_lasts_for_steps_or_for_epochs() -> None:
+    def lasts(changes: Changes) -> tuple[int, int]:
+        config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+        return config.algorithm.max_steps, config.algorithm.epochs
+
+    assert lasts({"spec.algorithm.maxSteps": 7}) == (7, 0)
+    assert lasts({"spec.algorithm.maxSteps": DELETE, "spec.algorithm.epochs": 3}) == (0, 3)
 
 
 def test_a_worker_reads_what_becomes_of_samples_without_a_reward() -> None:

@@ -30,7 +30,7 @@ from rollcall_protocol.supervised_config import SupervisedConfig
         (TrackingConfig, TrackingSpec(), {}),
         (DeltaConfig, DeltaSpec(), {}),
         (SamplingConfig, SamplingSpec.model_validate({}), {}),
-        (CriticConfig, CriticSpec(), {"model": ""}),
+        (CriticConfig, CriticSpec(learning_rate="1e-3"), {"model": ""}),
         (SupervisedConfig, SupervisedSpec(), {"evaluation": None, "evaluate_every": 0}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
