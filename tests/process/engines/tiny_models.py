@@ -119,3 +119,21 @@ def write_tiny_model(
     model.save_pretrained(directory, **size)
     tokenizer.save_pretrained(directory)
     return directory
+
+
+def write_model(directory: Path, architecture: str, **own: Any) -> Path:
+    """Write a tiny model of any architecture that transformers knows, with 16 tokens."""
+    sizes: dict[str, Any] = {
+        "vocab_size": 16,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 64,
+        "bos_token_id": 0,
+        "eos_token_id": 2,
+        "pad_token_id": None,
+    }
+    tiny_model(AutoConfig.for_model(architecture, **sizes | own)).save_pretrained(directory)
+    return directory

@@ -23,7 +23,15 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD, Head, ModelSource
 from rollcall_runtime.models.source_weights import new_output_layer, of_files
-from rollcall_runtime.models.transformers_api import config_values, restore_buffers, tied_weights
+from rollcall_runtime.models.transformers_api import (
+    CANNOT_BUILD,
+    STORED,
+    attention_of,
+    config_values,
+    restore_buffers,
+    stored_otherwise,
+    tied_weights,
+)
 from rollcall_runtime.models.weight_files import open_weight_files
 from rollcall_runtime.worker.errors import SpecError
 
@@ -39,7 +47,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TESTED = ("llama", "qwen2", "qwen3")
-ATTENTION = "sdpa"
 
 # By transformers' names: a value is what it calls the class of a token.
 _AUTO_CLASSES: Mapping[Head, Any] = {
@@ -63,17 +70,22 @@ class HuggingFaceSource(ModelSource):
     def build_empty(
         self, *, head: Head = "language-model", dtype: torch.dtype = torch.float32
     ) -> nn.Module:
-        chosen, config = _AUTO_CLASSES[head], self._config(head)
-        # Imports the architecture's module. Below, torch 2.6 would import its compiler on the meta
-        # device, where that fails.
-        chosen._model_mapping.get(type(config), None)  # noqa: SLF001 - no other way
-        with torch.device("meta"):
-            model = chosen.from_config(config, dtype=dtype, attn_implementation=ATTENTION)
-        restore_buffers(model)
-        return cast("nn.Module", model.eval())
+        config, file = self._config(head), f"{self.directory}/config.json"
+        try:
+            model = _built(_AUTO_CLASSES[head], config, dtype)
+        except CANNOT_BUILD as error:
+            problem = f"transformers cannot build this {self.architecture}: {error}"
+            raise SpecError(FIELD, f"{file}: {problem}") from error
+        if model is None:
+            problem = f"transformers has no {self.architecture} with the head {head}"
+            raise SpecError(FIELD, f"{file}: {problem}; name a model of another architecture")
+        return model
 
     def weights(self, *, head: Head = "language-model", seed: int = 0) -> WeightReader:
         model = cast("Any", self.build_empty(head=head))
+        other = stored_otherwise(model)
+        if other and other not in self.files.tensors:
+            raise SpecError(FIELD, f"{self.directory}: {self.architecture} {STORED.format(other)}")
         tied = tied_weights(model)
         shapes = {n: tuple(t.shape) for n, t in model.state_dict().items() if n not in tied}
         return of_files(
@@ -102,6 +114,20 @@ class HuggingFaceSource(ModelSource):
             return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
         except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
             raise SpecError(FIELD, f"{self.directory}/config.json: {error}") from error
+
+
+def _built(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module | None:
+    """As `build_empty`; None if there is no such class of models."""
+    # Imports the architecture's module. Below, torch 2.6 would import its compiler on the meta
+    # device, where that fails.
+    kind = chosen._model_mapping.get(type(config), None)  # noqa: SLF001 - no other way
+    if kind is None:
+        return None
+    attention = attention_of(kind, config)
+    with torch.device("meta"):
+        model = chosen.from_config(config, dtype=dtype, attn_implementation=attention)
+    restore_buffers(model)
+    return cast("nn.Module", model.eval())
 
 
 def hugging_face_directory(

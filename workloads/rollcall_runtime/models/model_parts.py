@@ -3,10 +3,11 @@
 Rows that are padded on the right need no mask: no position of a causal model sees what comes after
 it, and what the padding computes is not read. Rows that are packed one after the other need
 position ids that restart at 0, and the lengths of the sequences: each of these sees itself alone,
-and attention costs the sum of the squares of their lengths (`sequence_attention`). For an
-architecture that was not tested transformers makes a mask of the position ids instead
+and attention costs the sum of the squares of their lengths (`sequence_attention`). For those of
+`MASKED_BY_POSITIONS` transformers makes a mask of the position ids instead
 (`transformers.masking_utils.find_packed_sequence_indices`), with a row and a column for each token
-of the packed row, so memory and time of attention grow with the square of its whole length.
+of the packed row, so memory and time of attention grow with the square of its whole length. In
+others a sequence may see the one before it: some make no such mask, or keep a state.
 """
 
 from __future__ import annotations
@@ -19,7 +20,39 @@ from rollcall_runtime.models.tiny_decoder import TinyDecoder
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from rollcall_runtime.models.model_source import Head
     from rollcall_runtime.models.sequence_attention import RowLayout
+
+MASKED_BY_POSITIONS = frozenset(
+    {
+        "cohere",
+        "cohere2",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+        "granite",
+        "mistral",
+        "olmo2",
+        "phi",
+        "phi3",
+        "smollm3",
+    }
+)
+"""Architectures of which it was tested that masks keep the sequences of packed rows apart."""
+
+
+def check_parts(model: nn.Module, *, head: Head, vocabulary: int) -> None:
+    """SpecError if a model that was built empty cannot be trained with these functions.
+
+    It can if its forward pass gives its decoder, a list of layers, tokens and positions as they are
+    and nothing else, and makes its output of what comes back.
+    """
+    if not isinstance(model, TinyDecoder):
+        # The model is of transformers, which takes seconds to import.
+        from rollcall_runtime.models.own_forward import check_own_forward  # noqa: PLC0415
+
+        check_own_forward(model, head=head, vocabulary=vocabulary)
 
 
 def layers(model: nn.Module) -> list[nn.Module]:
@@ -37,6 +70,19 @@ def output_layer(model: nn.Module) -> nn.Linear:
     return cast("nn.Linear", found)
 
 
+def logits(model: nn.Module, hidden: Tensor) -> Tensor:
+    """What a language model's own forward pass makes of hidden states [rows, length, width].
+
+    [rows, length, vocabulary]; some models scale or bound what their output layer gives.
+    """
+    if isinstance(model, TinyDecoder):
+        return cast("Tensor", model.output_layer(hidden))
+    # The model is of transformers, which takes seconds to import.
+    from rollcall_runtime.models.own_forward import own_logits  # noqa: PLC0415
+
+    return own_logits(model, hidden)
+
+
 def prepare_row_layouts(model: nn.Module) -> bool:
     """Have `hidden_states` read its `layout`; False where the architecture does not allow it."""
     if isinstance(model, TinyDecoder):
@@ -47,6 +93,12 @@ def prepare_row_layouts(model: nn.Module) -> bool:
     )
 
     return use_attention_by_sequence(model)
+
+
+def masks_packed_rows(model: nn.Module) -> bool:
+    """Whether sequences of a packed row see themselves alone without a layout, too."""
+    config = cast("Any", model).config
+    return getattr(config, "model_type", "") in MASKED_BY_POSITIONS
 
 
 def attention_heads(model: nn.Module) -> int:

@@ -16,7 +16,21 @@ if TYPE_CHECKING:
     from torch import nn
 
 _RELEASE = int(transformers.__version__.partition(".")[0])
-_NAMES_ROPE_PARAMETERS = _COMPUTES_BUFFERS = 5
+_NAMES_ROPE_PARAMETERS = _COMPUTES_BUFFERS = _CONVERTS_WEIGHTS = 5
+
+CANNOT_BUILD = (
+    AssertionError,
+    AttributeError,
+    ImportError,
+    KeyError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""What transformers raises for a configuration that it reads and cannot build or compute."""
+
+STORED = "stores {} in another form than transformers' model holds it, which is not supported"
+"""What is wrong with an architecture of which `stored_otherwise` gives a tensor."""
 
 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,6 +50,16 @@ def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     return given
 
 
+def attention_of(model_class: Any, config: Any) -> str:
+    """Torch's attention where the model computes the same with it, else that of its own code.
+
+    4.57 takes torch's for models whose scores are bounded, and does not bound them then.
+    """
+    bounded = getattr(config, "attn_logit_softcapping", None) is not None
+    has_torchs = getattr(model_class, "_supports_sdpa", True)
+    return "sdpa" if has_torchs and not bounded else "eager"
+
+
 def tied_weights(model: Any) -> Mapping[str, str]:
     """The names of parameters that repeat another one, and its name."""
     if hasattr(model, "all_tied_weights_keys"):
@@ -46,6 +70,34 @@ def tied_weights(model: Any) -> Mapping[str, str]:
     first = model.get_input_embeddings()
     (name,) = (name for name, module in model.named_modules() if module is first)
     return dict.fromkeys(model._tied_weights_keys, f"{name}.weight")  # noqa: SLF001
+
+
+def stored_otherwise(model: Any) -> str:
+    """A tensor that transformers' files do not hold as this model does; "" if they hold all so.
+
+    5 joins the experts of a layer, and renames layers of some architectures, when it loads them.
+    """
+    if _RELEASE < _CONVERTS_WEIGHTS:
+        return ""
+    from transformers import conversion_mapping, core_model_loading  # noqa: PLC0415 - not in 4.57
+
+    found = conversion_mapping.get_model_conversion_mapping(model, add_legacy=False)
+    # As transformers saves: prefixes are those of files that it has loaded.
+    saved = [
+        one.reverse_transform()
+        for one in reversed(found)
+        if not isinstance(one, core_model_loading.PrefixChange)
+    ]
+    renamings = [one for one in saved if isinstance(one, core_model_loading.WeightRenaming)]
+    converters = [one for one in saved if isinstance(one, core_model_loading.WeightConverter)]
+    names: list[str] = list(model.state_dict())
+    for name in names:
+        stored, converter = core_model_loading.rename_source_key(
+            name, renamings, converters, reverse=True
+        )
+        if converter is not None or stored != name:
+            return name
+    return ""
 
 
 def restore_buffers(model: Any) -> None:

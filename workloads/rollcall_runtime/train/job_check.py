@@ -21,6 +21,7 @@ from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.supervised_rows import open_supervised
+from rollcall_runtime.models.model_parts import check_parts
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.inference_engine import inference_engines
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
@@ -83,7 +84,10 @@ def check_trainer(job: JobConfig) -> ContainerReport:
     if model is None:
         return report
     with report.noting():
-        report.parameters = sum(p.numel() for p in model.build_empty().parameters())
+        built = model.build_empty()
+        report.parameters = sum(p.numel() for p in built.parameters())
+        if not job.external:
+            check_parts(built, head="language-model", vocabulary=model.vocabulary)
     if job.external:
         return report
     known = ModelInput.of(model)

@@ -12,7 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from rollcall_runtime.models import transformers_api
-from rollcall_runtime.models.transformers_api import config_values, restore_buffers, tied_weights
+from rollcall_runtime.models.transformers_api import (
+    attention_of,
+    config_values,
+    restore_buffers,
+    tied_weights,
+)
 
 
 class Rotary(nn.Module):
@@ -57,6 +62,14 @@ def test_frequencies_are_computed_where_the_module_has_them(
 def test_tied_weights_are_those_of_the_class_if_the_configuration_ties() -> None:
     assert tied_weights(Model(tie=True)) == {"lm_head.weight": "model.embed_tokens.weight"}
     assert tied_weights(Model(tie=False)) == {}
+
+
+def test_scores_that_are_bounded_are_never_left_to_torch() -> None:
+    """4.57 has torch's attention for gemma2, and does not bound the scores in it."""
+    has, has_not = SimpleNamespace(_supports_sdpa=True), SimpleNamespace(_supports_sdpa=False)
+    plain, bounded = SimpleNamespace(), SimpleNamespace(attn_logit_softcapping=50.0)
+    assert attention_of(has, plain) == "sdpa"
+    assert attention_of(has_not, plain) == attention_of(has, bounded) == "eager"
 
 
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0}

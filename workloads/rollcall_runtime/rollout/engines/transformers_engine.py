@@ -5,6 +5,7 @@ For models that are small, or where vLLM cannot be installed. It is slower than 
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -13,7 +14,9 @@ from transformers import DynamicCache
 from rollcall_runtime.models.hugging_face import HuggingFaceSource
 from rollcall_runtime.rollout.engines.cached_model import CachedModel
 from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
+from rollcall_runtime.rollout.inference_engine import FIELD
 from rollcall_runtime.worker.devices import worker_device
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +36,9 @@ class TransformersEngine(InProcessEngine):
         return isinstance(source, HuggingFaceSource)
 
     def _cached(self, model: nn.Module) -> CachedModel:
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            problem = f"{self.name} does not serve {self._source.architecture}: it has no cache of"
+            raise SpecError(f"{FIELD}.name", f"{problem} keys and values; vllm may serve it")
         return CachedTransformer(self._source, model, self._device)
 
     def _device_type(self) -> str:

@@ -19,6 +19,7 @@ from rollcall_runtime.train.roles.model_update import ModelUpdate
 from rollcall_runtime.train.train_batch import TrainBatch
 from rollcall_runtime.train.train_loss import LossSums, ModelOutput
 from rollcall_runtime.worker.errors import SpecError
+from tests.process.engines.tiny_models import write_model
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import (
     SEED,
@@ -343,3 +344,19 @@ def test_a_kernel_for_packed_rows_that_cannot_be_had_is_refused(
 def test_a_kernel_for_packed_rows_is_refused_for_padded_ones() -> None:
     with pytest.raises(ValueError, match="attention varlen is for packed rows: set packing"):
         EngineSettings(attention="varlen")
+
+
+@pytest.mark.parametrize(("architecture", "packs"), [("mistral", True), ("biogpt", False)])
+def test_packed_rows_are_refused_where_sequences_may_see_each_other(
+    ranks: TrainerProcessGroup, tmp_path: Path, architecture: str, packs: bool
+) -> None:
+    """Transformers makes no mask for biogpt."""
+    path = str(write_model(tmp_path / "m", architecture, pad_token_id=1))
+    engine = Fsdp2Engine(replace(setup(ranks, packing=True), model=path))
+    if packs:
+        engine.initialize()
+        return
+    with pytest.raises(SpecError) as error:
+        engine.initialize()
+    assert error.value.field == "spec.trainer.engine.config.packing"
+    assert "was not tested with the architecture of" in error.value.problem

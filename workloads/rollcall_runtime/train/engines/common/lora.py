@@ -72,13 +72,15 @@ def add_adapters(model: nn.Module, settings: EngineSettings) -> None:
     """Put adapters beside `lora_targets` and let nothing else be trained.
 
     Their values are as those of the model: without any, if it was built empty. SpecError without
-    peft, or if no layer of the model has one of these names.
+    peft, if no layer of the model has one of these names, or if such a layer's weight is another
+    one's too: what is added to it would leave the trainer under neither name.
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model  # noqa: PLC0415 - optional
     except ImportError as error:
         problem = f"low-rank adapters need the package peft: {error}"
         raise SpecError(f"{FIELD}.config.loraRank", problem) from error
+    _refuse_shared_weights(model, settings)
     config = LoraConfig(
         r=settings.lora_rank,
         lora_alpha=settings.lora_alpha,  # type: ignore[arg-type]  # peft divides by it alone
@@ -92,6 +94,22 @@ def add_adapters(model: nn.Module, settings: EngineSettings) -> None:
     if any(".lora_embedding_" in name for name, _ in model.named_parameters()):
         problem = f"{settings.lora_targets!r} names embeddings; only linear layers get adapters"
         raise SpecError(f"{FIELD}.config.loraTargets", problem)
+
+
+def _refuse_shared_weights(model: nn.Module, settings: EngineSettings) -> None:
+    layers: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        layers.setdefault(id(parameter), []).append(name.removesuffix(".weight"))
+    targets = tuple(f".{target}" for target in lora_targets(settings.lora_targets))
+    for same in layers.values():
+        named = [layer for layer in same if f".{layer}".endswith(targets)]
+        if named and len(same) > 1:
+            problem = (
+                f"{settings.lora_targets!r} names {named[0]}, but {' and '.join(same)} are one "
+                "weight (tied embeddings), and an adapter would change one of them alone; leave "
+                "it out"
+            )
+            raise SpecError(f"{FIELD}.config.loraTargets", problem)
 
 
 def exported_name(name: str) -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from rollcall_runtime.models.model_parts import hidden_states, output_layer
+from rollcall_runtime.models.model_parts import hidden_states, logits, output_layer
 from rollcall_runtime.train.engines.common.packing import packed_input, padded_input, unpacked
 from rollcall_runtime.train.engines.common.target_logprobs import target_logprobs
 from rollcall_runtime.train.train_loss import ModelOutput
@@ -73,10 +73,10 @@ class LanguageModelHead(nn.Module):
         }
 
     def _logprobs(self, hidden: Tensor, targets: Tensor, entropy: bool) -> tuple[Tensor, ...]:
-        logits = output_layer(self.model)(hidden).float()
+        own = logits(self.model, hidden[None]).float()
         if self._temperature != 1.0:
-            logits = logits.div_(self._temperature)
-        return target_logprobs(logits, targets, entropy=entropy)
+            own = own.div_(self._temperature)
+        return target_logprobs(own.squeeze(0), targets, entropy=entropy)
 
 
 class NumberHead(nn.Module):

@@ -26,7 +26,9 @@ from rollcall_protocol.train_settings import ADAPTER, KERNELS_OF_PACKED_ROWS
 from rollcall_runtime.models import varlen_attention
 from rollcall_runtime.models.model_parts import (
     attention_heads,
+    check_parts,
     layers,
+    masks_packed_rows,
     output_layer,
     prepare_row_layouts,
 )
@@ -110,9 +112,10 @@ class ModuleEngine(MicrobatchedEngine):
         torch.use_deterministic_algorithms(self.setup.deterministic)
         source, head, seed = open_model(self.setup.model), self.setup.head, self.setup.seed
         model = source.build_empty(head=head)
+        check_parts(model, head=head, vocabulary=source.vocabulary)
         weights = source.weights(head=head, seed=seed)
         if settings.packing:
-            self._choose_attention(of_layouts=prepare_row_layouts(model))
+            self._choose_attention(model)
         if settings.context_parallel > 1:
             self._share_positions(model)
         if settings.lora_rank:
@@ -137,9 +140,12 @@ class ModuleEngine(MicrobatchedEngine):
             self._optimizer = build_optimizer(self.setup.optimizer, self._parameters, settings)
         self._placement = StatePlacement(self.setup.ranks.device)
 
-    def _choose_attention(self, *, of_layouts: bool) -> None:
+    def _choose_attention(self, model: nn.Module) -> None:
         """Say how packed rows are attended to; SpecError if that is not what is asked for."""
-        settings = self.setup.settings
+        settings, of_layouts = self.setup.settings, prepare_row_layouts(model)
+        if not of_layouts and not masks_packed_rows(model):
+            problem = f"was not tested with the architecture of {self.setup.model}; set it to false"
+            raise SpecError(f"{FIELD}.config.packing", problem)
         why = varlen_attention.lack(
             settings.attention,
             device=self.setup.ranks.device.type,

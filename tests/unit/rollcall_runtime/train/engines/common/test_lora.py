@@ -1,16 +1,21 @@
 """Low-rank adapters train alone, and leave the model's names as they are."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from transformers import AutoModelForCausalLM
 
+from rollcall_runtime.models.export import export_model
+from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.worker.errors import SpecError
+from tests.process.engines.tiny_models import LETTERS, write_tiny_model
 from tests.unit.rollcall_runtime.train.batches import random_batch
 from tests.unit.rollcall_runtime.train.reference import setup, update_policy
 
@@ -150,3 +155,47 @@ def test_a_checkpoint_holds_their_tensors_alone_and_training_goes_on_bit_for_bit
 def test_embeddings_get_no_adapters(ranks: TrainerProcessGroup) -> None:
     with pytest.raises(SpecError, match=r"config\.loraTargets: 'embed' names embeddings"):
         opened(ranks, lora_rank=2, lora_targets="embed")
+
+
+# --- of models in Hugging Face's format, whose output layer may be the embeddings ---
+
+
+def hugging_face(
+    directory: Path, ranks: TrainerProcessGroup, *, tied: bool, **lora: Any
+) -> Fsdp2Engine:
+    path = str(write_tiny_model(directory, tied=tied, characters=LETTERS))
+    engine = Fsdp2Engine(replace(setup(ranks, **{"lora_rank": 2, **lora}), model=path))
+    engine.initialize()
+    return engine
+
+
+@pytest.mark.parametrize("targets", ["lm_head", "q_proj,lm_head", "embed_tokens"])
+@pytest.mark.parametrize("export", ["merged", "adapter"])
+def test_an_output_layer_that_is_the_embeddings_gets_no_adapter(
+    ranks: TrainerProcessGroup, tmp_path: Path, targets: str, export: str
+) -> None:
+    message = rf"config\.loraTargets: '{targets}' .*model\.embed_tokens and lm_head are one weight"
+    with pytest.raises(SpecError, match=message):
+        hugging_face(tmp_path / "m", ranks, tied=True, lora_targets=targets, lora_export=export)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_what_is_exported_computes_what_was_trained(
+    ranks: TrainerProcessGroup, tmp_path: Path, tied: bool
+) -> None:
+    """Each adapter is in the tensors that leave, which have the names of the files."""
+    targets = "q_proj" if tied else "q_proj,lm_head"
+    engine = hugging_face(tmp_path / "m", ranks, tied=tied, lora_targets=targets)
+    first, batch = weights(engine), random_batch(seed=9)
+    source = open_model(engine.setup.model)
+    assert first.keys() == source.weights().shapes.keys()
+    update_policy(engine, random_batch(seed=1))
+    after = weights(engine)
+    changed = {name.split(".")[-2] for name in first if not torch.equal(first[name], after[name])}
+    assert changed == set(targets.split(","))
+    export_model(source, after.items(), tmp_path / "exported")
+    logits = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")(batch.tokens).logits
+    wanted = logits.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0]
+    found = engine.forward(batch).logprobs
+    assert found is not None
+    torch.testing.assert_close(found[batch.mask], wanted[batch.mask], atol=1e-5, rtol=0)

@@ -102,7 +102,7 @@ def test_logits_of_a_chunk_at_a_time_are_in_memory() -> None:
     seen: list[int] = []
     module = built(chunk=4)
     head: nn.Module = module.model.head  # type: ignore[assignment,union-attr]
-    head.register_forward_hook(lambda _module, _given, found: seen.append(len(found)))
+    head.register_forward_hook(lambda _module, _given, found: seen.append(found.shape[-2]))
     model_output(module, BATCH, head="language-model", settings=PADDED, entropy=False)
     assert max(seen) == 4
     assert sum(seen) == int(BATCH.mask.sum())
