@@ -58,7 +58,7 @@ def _check(options: argparse.Namespace) -> int:
         from rollcall_local.job_check import check_containers  # noqa: PLC0415 - plans children
 
         for found in check_containers(manifests, images):
-            say.line(found.about, found.text, right=found.right)
+            say.line(found.about, found.text, right=found.right, warning=found.warning)
     return _EXIT_WRONG if say.wrong else _EXIT_OK
 
 
@@ -69,13 +69,14 @@ class _Lines:
         self._as_json = as_json
         self.wrong = 0
 
-    def line(self, about: str, text: str, *, right: bool) -> None:
+    def line(self, about: str, text: str, *, right: bool, warning: bool = False) -> None:
         self.wrong += not right
         if self._as_json:
             found: dict[str, Any] = {"about": about, "text": text, "right": right}
-            print(json.dumps(found), flush=True)
+            print(json.dumps(found | ({"warning": True} if warning else {})), flush=True)
             return
-        words = ": ".join(filter(None, ("right" if right else "WRONG", about, text)))
+        kind = "warning" if warning else "right" if right else "WRONG"
+        words = ": ".join(filter(None, (kind, about, text)))
         print(words, flush=True)
 
 

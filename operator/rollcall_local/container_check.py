@@ -37,6 +37,7 @@ class Report:
 
     wrong: Sequence[str] = ()
     right: Sequence[str] = ()
+    warnings: Sequence[str] = ()
     prompts: Sequence[Any] = ()
     parameters: int = 0
 
@@ -138,11 +139,18 @@ class ContainerCheck:
 
 def _as_mounted(report: Report, mounts: Mapping[str, Path]) -> Report:
     """With the paths that the manifest has, in place of temporary folders."""
-    wrong, right = list(report.wrong), list(report.right)
-    for path, folder in mounts.items():
-        wrong = [text.replace(str(folder), path) for text in wrong]
-        right = [text.replace(str(folder), path) for text in right]
-    return replace(report, wrong=wrong, right=right)
+
+    def named(texts: Sequence[str]) -> list[str]:
+        for path, folder in mounts.items():
+            texts = [text.replace(str(folder), path) for text in texts]
+        return list(texts)
+
+    return replace(
+        report,
+        wrong=named(report.wrong),
+        right=named(report.right),
+        warnings=named(report.warnings),
+    )
 
 
 def _pod_of(owner: Object) -> Object:

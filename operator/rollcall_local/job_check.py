@@ -25,6 +25,7 @@ class Finding:
     about: str
     text: str
     right: bool
+    warning: bool = False
 
 
 def check_containers(manifests: Manifests, images: Mapping[str, Path]) -> Iterator[Finding]:
@@ -84,6 +85,8 @@ def _role(child: Object) -> str:
 def _lines(about: str, report: Report) -> Iterator[Finding]:
     for text in report.right:
         yield Finding(about, text, right=True)
+    for text in report.warnings:
+        yield Finding(about, text, right=True, warning=True)
     for text in report.wrong:
         yield Finding(about, text, right=False)
 

@@ -213,13 +213,15 @@ class RewardPart:
 class RewardScoringConfig:
     """How samples are scored: `config` and `style` of the reward function, or `parts` in its place.
 
-    Each rollout scores `concurrency` samples at once.
+    Each rollout scores `concurrency` samples at once. The text of a response has special tokens
+    with `keep_special_tokens` alone.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
     parts: tuple[RewardPart, ...] = ()
     concurrency: int = 1
     style: RewardStyle = RewardStyle.ROLLCALL
+    keep_special_tokens: bool = False
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
@@ -365,7 +367,8 @@ class JobConfig:
     that is empty. `tls`: the endpoints of coordinator and reference pods speak TLS. `front`: pods
     of the job answer agents in the form of OpenAI's API. `external`: the trainer is a program of
     the user's own; rollouts answer its requests, and it alone has data, rewards and steps
-    (`algorithm.max_steps` is 0).
+    (`algorithm.max_steps` is 0). `rollout_context`: the most tokens of prompt and response that all
+    rollouts of the job's own pools take; 0: the model's context.
     """
 
     namespace: str
@@ -399,9 +402,12 @@ class JobConfig:
     tls: bool = False
     front: bool = False
     external: bool = False
+    rollout_context: int = 0
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
+        if self.rollout_context < 0:
+            raise ValueError("rollout_context must be at least 0")
         if self.external == bool(self.data.sources):
             raise ValueError("data needs a source, unless the trainer is external")
 

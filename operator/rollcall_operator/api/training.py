@@ -135,6 +135,9 @@ class RewardSpec(Model):
     """In place of function: the reward is the sum of the parts, each times its weight."""
     concurrency: Annotated[int, Field(ge=1, le=64)] = 1
     """How many samples each rollout scores at once, each in a process of its own."""
+    keep_special_tokens: bool = False
+    """Whether the text of a response, as rewards see it, has the special tokens in it, such as tags
+    that the tokenizer holds for special. The token that ended the response is always left out."""
     on_error: Literal["Reject", "Zero", "Fail"] = "Reject"
     """What happens to a sample for which the function raises, hangs, ends its process, or returns
     anything but a finite number within 1e6. Reject: the samples of its prompt are not trained on.

@@ -75,6 +75,19 @@ def written(folder: Path, **changes: Any) -> str:
     return str(file)
 
 
+def test_what_a_worker_would_warn_of_is_said_and_is_not_wrong(
+    machine: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine.roles["rollout"] = report(warnings=["spec.reward.config.extract: a tag"])
+    assert machine.check("reverse") == 0
+    warning = "warning: RLJob reverse: spec.reward.config.extract: a tag\n"
+    assert warning in capsys.readouterr().out
+    assert machine.check("reverse", "-o", "json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    (found,) = (line for line in lines if "warning" in line)
+    assert (found["right"], found["warning"]) == (True, True)
+
+
 def test_what_containers_report_is_said_and_decides(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,10 +1,16 @@
 """How many tokens a row may have, and what happens to a longer one."""
 
+from __future__ import annotations
+
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rollcall_protocol.data_config import DataConfig, TooLong
 from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from rollcall_runtime.data.model_input import ModelInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +43,17 @@ class LengthLimit:
                 raise SpecError(field, f"{problem}; {advice}")
 
 
-def length_limit(data: DataConfig, *, room: int | None) -> LengthLimit:
-    """The limit that `data` sets, or else the `room` (in tokens) of the model; None: no bound.
+def length_limit(data: DataConfig, model: ModelInput, *, response: int = 0) -> LengthLimit:
+    """The limit that `data` sets, or else the model's context, less the tokens of a `response`.
 
-    SpecError if it is above the room.
+    SpecError if it is above that.
     """
+    room = None if model.context is None else model.context - response
+    has_room = f"{model.bounded_by} has room for"
     if not data.max_tokens:
         bound = sys.maxsize if room is None else room
-        return LengthLimit(bound, data.too_long, "what the model's context has room for")
+        return LengthLimit(bound, data.too_long, f"what {has_room}")
     if room is not None and data.max_tokens > room:
-        problem = (
-            f"{data.max_tokens} are more than the {room} that the model's context has room for; "
-            "lower it"
-        )
+        problem = f"{data.max_tokens} are more than the {room} that {has_room}; lower it"
         raise SpecError("spec.data.maxTokens", problem)
     return LengthLimit(data.max_tokens, data.too_long, "spec.data.maxTokens")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +22,17 @@ class ModelInput:
     """Token numbers below `vocabulary`, at most `context` of them (None: any number).
 
     `load_tokenizer` is called when the first row needs a tokenizer. SpecError if there is none.
+    `bounded_by` says what `context` is, for messages.
     """
 
     vocabulary: int
     context: int | None
     load_tokenizer: Callable[[], ModelTokenizer]
+    bounded_by: str = "the model's context"
 
     @classmethod
-    def of(cls, source: ModelSource) -> ModelInput:
-        """What this model takes."""
+    def of(cls, source: ModelSource, *, rollout_context: int = 0) -> ModelInput:
+        """What this model takes, where rollouts take at most `rollout_context` tokens (0: all)."""
 
         def load() -> ModelTokenizer:
             # Imports transformers, which a model without a tokenizer can do without.
@@ -38,7 +40,12 @@ class ModelInput:
 
             return open_tokenizer(source)
 
-        return cls(source.vocabulary, source.positions, load)
+        found = cls(source.vocabulary, source.positions, load)
+        if rollout_context and (found.context is None or rollout_context < found.context):
+            return replace(
+                found, context=rollout_context, bounded_by="maxModelLen of spec.rollouts"
+            )
+        return found
 
     @cached_property
     def tokenizer(self) -> ModelTokenizer:
@@ -55,8 +62,8 @@ class ModelInput:
             raise SpecError(field, f"{problem}; were they made by its tokenizer?")
 
     def text_tokens(self, text: str) -> list[int]:
-        """A text with the special tokens that the tokenizer adds (a BOS, where it has one)."""
-        return list(self.tokenizer.library(text)["input_ids"])
+        """A text's tokens as a prompt; see `ModelTokenizer.prompt_tokens`."""
+        return self.tokenizer.prompt_tokens(text)
 
     def chat_text(
         self, messages: Sequence[Message], *, answer_follows: bool, place: str, field: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, time
@@ -17,7 +18,7 @@ from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollcall_protocol.data_config import DataSource
     from rollcall_protocol.sampling_config import SamplingConfig
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from rollcall_runtime.data.model_input import ModelInput
     from rollcall_runtime.data.rows import Rows
     from rollcall_runtime.tasks.row_needs import RowNeeds
+
+log = logging.getLogger(__name__)
 
 MAX_ROW_BYTES = 1 << 16  # of JSON, which travels to the rollout with every lease of the prompt
 
@@ -84,6 +87,25 @@ class PromptRows:
             except (TypeError, ValueError) as error:
                 problem = f"{self.rows.place(number)}: the reward cannot use this row: {error}"
                 raise SpecError(self.field, problem) from error
+
+    def warn_of_little_room(self, prompts: Mapping[int, Prompt | None]) -> None:
+        """Log the longest of `prompts`, by their numbers, whose response cannot be whole."""
+        context, found = self.model.context, None
+        for number, prompt in prompts.items():
+            if prompt is None or context is None:
+                continue
+            asked, length = sampling_of(self.sampling, prompt.row).max_tokens, len(prompt.tokens)
+            if length + asked > context and (found is None or length > found[0]):
+                found = length, asked, number
+        if found is not None:
+            length, asked, number = found
+            log.warning(
+                "%s: its prompt of %d tokens leaves %d of the %d of %s for a response, and "
+                "maxTokens is %d: it is cut off there; shorten it, or lower spec.data.maxTokens so "
+                "that spec.data.tooLong applies",
+                *(self.place(number), length, (context or 0) - length, context),
+                *(self.model.bounded_by, asked),
+            )
 
     def _tokens(self, value: Any, place: str) -> list[int]:
         model = self.model
@@ -149,8 +171,9 @@ def open_prompt_rows(
                 found.check_sampling(row, rows.place(number))
         for need in needs:
             found.check_need(need)
-        for number in column.longest:  # what cannot be used shows before the first step
-            found.read(number)
+        # What cannot be used shows before the first step.
+        longest = {number: found.read(number) for number in column.longest}
+        found.warn_of_little_room(longest)
         undo.pop_all()
     return found
 

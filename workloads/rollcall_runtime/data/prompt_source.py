@@ -137,9 +137,7 @@ def open_prompts(
     if first == "builtin:reverse" and len(data.sources) == 1:
         _check_row({}, needs, place=first, field=field)
         return ReversePrompts(data.seed)
-    context = model.context
-    # A response needs a token of the context.
-    limit = length_limit(data, room=None if context is None else context - 1)
+    limit = length_limit(data, model, response=1)
     if first == "builtin:first-letter" and len(data.sources) == 1:
         made = FirstLetterPrompts(data.seed, model, limit, field or "spec.data.prompts")
         _check_row(first_letter.row(0, seed=0), needs, place=first, field=field)

@@ -76,14 +76,14 @@ class SupervisedRows:
                 return self._labelled_text(prompt, completion or "")
 
     def _labelled_text(self, prompt: str, completion: str) -> tuple[list[int], list[bool]]:
-        """The completion is followed by the token that ends a sequence."""
-        library = self.model.tokenizer.library
-        encoded = library(prompt + completion, return_offsets_mapping=True)
+        """The completion is followed by a token that ends a response."""
+        tokenizer = self.model.tokenizer
+        encoded = tokenizer.library(prompt + completion, return_offsets_mapping=True)
         tokens = list(encoded["input_ids"])
         # Special tokens that the tokenizer adds have no characters.
         learnt = [start >= len(prompt) and end > start for start, end in encoded["offset_mapping"]]
-        if library.eos_token_id is not None and tokens[-1] != library.eos_token_id:
-            return [*tokens, library.eos_token_id], [*learnt, True]
+        if tokenizer.end is not None and tokens[-1] not in tokenizer.eos:
+            return [*tokens, tokenizer.end], [*learnt, True]
         learnt[-1] = True
         return tokens, learnt
 
@@ -126,6 +126,6 @@ def open_supervised(
 
     `field` is that of a source outside of spec.data.
     """
-    limit = length_limit(data, room=model.context)
+    limit = length_limit(data, model)
     open_reader = partial(open_supervised_rows, model=model, limit=limit)
     return open_mix(data, open_reader, field=field)

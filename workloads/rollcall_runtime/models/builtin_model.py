@@ -87,7 +87,7 @@ def _source(
         architecture=KIND,
         vocabulary=config.vocabulary,
         positions=config.positions,
-        eos=frozenset({config.eos}),
+        named_eos=frozenset({config.eos}),
         directory=directory,
         config=config,
         files=files,

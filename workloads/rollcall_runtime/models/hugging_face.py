@@ -147,7 +147,7 @@ def hugging_face_directory(
         architecture=architecture,
         vocabulary=vocabulary,
         positions=_size(values, "max_position_embeddings", file=file),
-        eos=_end_tokens(directory, values),
+        named_eos=_end_tokens(directory, values),
         directory=directory,
         values=values,
         files=open_weight_files(directory),
@@ -177,11 +177,16 @@ def _size(values: Mapping[str, Any], name: str, *, file: Path) -> int | None:
 
 
 def _end_tokens(directory: Path, values: Mapping[str, Any]) -> frozenset[int]:
-    """Generation settings go before the model's, as in transformers."""
+    """Generation settings go before the model's, and these before the architecture's own token.
+
+    As in transformers, and so in vLLM, which adds the tokenizer's own.
+    """
     file = directory / "generation_config.json"
     found = read_json_object(file).get("eos_token_id") if file.is_file() else None
     if found is None:
         file, found = directory / "config.json", values.get("eos_token_id")
+        if "eos_token_id" not in values:
+            found = getattr(AutoConfig.for_model(values["model_type"]), "eos_token_id", None)
     tokens = found if isinstance(found, list) else [found] if found is not None else []
     if not all(type(token) is int and token >= 0 for token in tokens):
         raise SpecError(FIELD, f"{file}: eos_token_id is {found!r}, not a token or a list of them")

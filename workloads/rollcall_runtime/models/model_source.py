@@ -27,22 +27,33 @@ Head = Literal["language-model", "value", "sequence-classification"]
 """What a model predicts: the next token, one number at each position, or one for each sequence."""
 
 
+# One of them is what transformers reads a tokenizer from.
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource(ABC):
     """A model that exists, and everything that is known of it without building it.
 
     `path` as the job names it. `architecture`: "tiny" for the built-in decoder, else the
     `model_type` of transformers. `vocabulary`: tokens are below it. `positions`: tokens that a
-    sequence may have, None if nothing bounds them. `eos`: tokens that end a response. `directory`:
-    where its files are, None if it has none.
+    sequence may have, None if nothing bounds them. `named_eos`: tokens that end a response by the
+    model's own settings; `end_tokens` has all. `directory`: where its files are, None if it has
+    none.
     """
 
     path: str
     architecture: str
     vocabulary: int
     positions: int | None
-    eos: frozenset[int]
+    named_eos: frozenset[int]
     directory: Path | None
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether there is a tokenizer beside the model."""
+        directory = self.directory
+        return directory is not None and any((directory / name).is_file() for name in _TOKENIZERS)
 
     @abstractmethod
     def build_empty(

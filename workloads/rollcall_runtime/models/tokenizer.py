@@ -16,16 +16,13 @@ if TYPE_CHECKING:
 
     from rollcall_runtime.models.model_source import ModelSource
 
-# One of them is what transformers reads a tokenizer from.
-_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
-
 
 @dataclass(frozen=True, slots=True)
 class ModelTokenizer:
     """Text to tokens and back, as the model was trained.
 
     `library` is transformers' tokenizer, for what is not here. `eos` has all tokens that end a
-    response, by the model's generation settings too. No token for padding is needed.
+    response, by the model's own settings too. No token for padding is needed.
     """
 
     directory: Path
@@ -40,6 +37,31 @@ class ModelTokenizer:
         text.encode()
         tokens: list[int] = self.library.encode(text, add_special_tokens=False)
         return tokens
+
+    def prompt_tokens(self, text: str) -> list[int]:
+        """Tokens of a text that a response follows, with what the tokenizer writes before it.
+
+        An end of the text that it writes behind (as with `add_eos_token`) is left out. ValueError
+        as `encode`.
+        """
+        plain = self.encode(text)
+        tokens: list[int] = list(self.library(text)["input_ids"])
+        added = len(tokens) - len(plain)
+        behind = (n for n in range(added + 1) if tokens[added - n : len(tokens) - n] == plain)
+        for _ in range(next(behind, 0)):
+            if tokens[-1] not in self.eos:
+                break
+            tokens.pop()
+        return tokens
+
+    @property
+    def end(self) -> int | None:
+        """The token of `eos` that a text is learnt to end with: the tokenizer's own if it has one.
+
+        None if nothing ends a response.
+        """
+        own: int | None = self.library.eos_token_id
+        return min(self.eos, default=None) if own is None else own
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Text of `tokens`; with `special`, that of special tokens too."""
@@ -90,7 +112,7 @@ def open_tokenizer(source: ModelSource) -> ModelTokenizer:
     The model may have more tokens than the tokenizer, as vocabularies are rounded up; not fewer.
     """
     directory = source.directory
-    if directory is None or not any((directory / name).is_file() for name in _FILES):
+    if directory is None or not source.has_tokenizer:
         where = f"the directory '{directory}'" if directory else f"the model {source.path!r}"
         problem = f"{where} has no tokenizer, which text and messages need"
         raise SpecError(FIELD, f"{problem}; give prompts as tokens, or name a model that has one")
@@ -101,7 +123,7 @@ def open_tokenizer(source: ModelSource) -> ModelTokenizer:
         raise SpecError(FIELD, problem) from error
     _check_vocabulary(library, source)
     own = set() if library.eos_token_id is None else {library.eos_token_id}
-    return ModelTokenizer(directory, library, source.eos | own)
+    return ModelTokenizer(directory, library, source.named_eos | own)
 
 
 def _check_vocabulary(library: Any, source: ModelSource) -> None:
@@ -112,8 +134,8 @@ def _check_vocabulary(library: Any, source: ModelSource) -> None:
             f"has tokens up to {max(known)}, but the model's vocabulary ends at "
             f"{source.vocabulary - 1}"
         )
-    elif not source.eos <= known:
-        lacking = ", ".join(map(str, sorted(source.eos - known)))
+    elif not source.named_eos <= known:
+        lacking = ", ".join(map(str, sorted(source.named_eos - known)))
         problem = f"does not know the model's token {lacking}, which ends a response"
     if problem:
         raise SpecError(

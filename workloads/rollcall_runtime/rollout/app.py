@@ -13,6 +13,7 @@ from rollcall_protocol.job_config import AGENT_SETTINGS, GroupConfig, JobConfig
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.settings_reader import SettingError
 from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.agent import Agent, AgentDependencies, AgentSettings
 from rollcall_runtime.rollout.conversation import Conversations
@@ -28,6 +29,7 @@ from rollcall_runtime.sync.open_engine import open_engine
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
 from rollcall_runtime.tasks.reward_process import RewardScorer, Score
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
+from rollcall_runtime.tasks.reward_text import warn_of_unseen_tags
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop
 from rollcall_runtime.worker.devices import check_seen
 from rollcall_runtime.worker.engine_config import read_settings
@@ -92,9 +94,16 @@ async def start_users_code(
     """
     if job.external:
         return UsersCode(NoRewards(), None)
-    directory = open_model(job.model).directory
-    stop = job.reward_errors.on_error != "Zero"
-    reward = RewardProcesses(job, directory=directory, stop_at_error=stop, of_parts=metrics.scored)
+    model = open_model(job.model)
+    directory, stop = model.directory, job.reward_errors.on_error != "Zero"
+    warn_of_unseen_tags(job, directory)
+    reward = RewardProcesses(
+        job,
+        directory=directory,
+        ends=end_tokens(model),
+        stop_at_error=stop,
+        of_parts=metrics.scored,
+    )
     closing.push_async_callback(reward.close)
     await reward.start()
     if job.environment is None:
@@ -105,7 +114,7 @@ async def start_users_code(
     conversations = Conversations(
         job.environment,
         process=process,
-        observations=ObservationTokens(ModelInput.of(open_model(job.model))),
+        observations=ObservationTokens(ModelInput.of(model)),
         limits=engine.limits,
     )
     return UsersCode(reward, conversations)

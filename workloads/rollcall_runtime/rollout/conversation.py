@@ -80,10 +80,8 @@ class Conversation:
         _, turns = turns_of(response)
         prompt, limits, sampling = (*of.prompt, *response.tokens), self._of.limits, of.sampling
         if limits is not None and limits.context is not None:
-            room = limits.context - len(prompt)
-            sampling = replace(
-                sampling, max_tokens=min(sampling.max_tokens or limits.response, room)
-            )
+            room = limits.room(len(prompt), asked=sampling.max_tokens)
+            sampling = replace(sampling, max_tokens=room)
         seed = (of.seed + len(turns) * _TURN_SEEDS) % _SEEDS
         return GenerationRequest(prompt, sampling, seed)
 
@@ -106,10 +104,17 @@ class Conversation:
 
     async def _begin(self, response: Response) -> Response:
         if not response.tokens and not response.finished:
-            return self._followed(response, await self._reset())
+            given = await self._reset()
+            begun = self._followed(response, given)
+            if begun.finished:
+                problem = f"the first observation has {len(given)} tokens, and behind the prompt's "
+                problem += f"{len(self._lease.tokens)} the context has no room for a response"
+                raise EnvironmentFailedError(RewardErrorKind.BAD_ANSWER, problem)
+            return begun
         first, turns = turns_of(response)
         await self._replay(first, turns)
-        return response
+        # Another rollout may have taken more tokens than this one does.
+        return response if response.finished else self._followed(response, ())
 
     async def _answer(self, response: Response) -> Response:
         first, turns = turns_of(response)

@@ -58,6 +58,14 @@ class TokenLimits:
     response: int
     context: int | None
 
+    def room(self, prompt: int, *, asked: int = 0) -> int:
+        """Most tokens of a response behind `prompt` tokens, of which `asked` are wanted at most.
+
+        0: as many as `response`. Below 1 if there is no room for any.
+        """
+        most = asked or self.response
+        return most if self.context is None else min(most, self.context - prompt)
+
 
 class WeightMismatchError(ValueError):
     """Weights that do not fit the model: missing, unknown, of another shape, or no floats."""

@@ -16,6 +16,7 @@ from rollcall_runtime.tasks.reward_function import (
     load_reward,
     load_sum,
 )
+from rollcall_runtime.tasks.reward_text import ResponseText
 from rollcall_runtime.tasks.user_child import run_child
 
 
@@ -27,13 +28,15 @@ def main() -> None:
 def _load(named: dict[str, Any]) -> RewardFunction | WeightedSum:
     directory = Path(named["directory"]) if named["directory"] else None
     seconds = named["seconds"]
+    text = ResponseText(frozenset(named["ends"]), named["keep_special"])
     if named["parts"]:
         parts = [RewardPart(**part) for part in named["parts"]]
-        return load_sum(parts, directory=directory, seconds=seconds)
+        return load_sum(parts, directory=directory, text=text, seconds=seconds)
     return load_reward(
         named["function"],
         named["config"],
         directory=directory,
+        text=text,
         seconds=seconds,
         style=RewardStyle(named["style"]),
     )

@@ -12,7 +12,7 @@ from rollcall_protocol.job_config import RewardPart, RewardStyle
 from rollcall_protocol.wire.reward_errors import RewardErrorKind, kind_of_number, printable
 from rollcall_runtime.tasks.reward_registry import named_rewards
 from rollcall_runtime.tasks.reward_styles import styled
-from rollcall_runtime.tasks.reward_text import open_decoder
+from rollcall_runtime.tasks.reward_text import ResponseText, open_decoder
 from rollcall_runtime.tasks.user_code import (
     as_number,
     definition,
@@ -28,6 +28,7 @@ FIELD = f"{REWARD}.function"
 _SPARE = 0.8  # of the time of a call; the rest is for what is around the function
 
 _NO_ROW: Mapping[str, Any] = MappingProxyType({})
+_TEXT = ResponseText()
 _TEXTS = ("prompt_text", "response_text")
 _BY_NAME = ("row", *_TEXTS, "environment_reward")
 
@@ -49,10 +50,10 @@ class RewardFunction:
 
     It is called with prompt and response, both sequences of tokens, and with what it has a
     parameter of that name for: `row`, the prompt's row of the data by column, `prompt_text` and
-    `response_text`, the latter without special tokens, and `environment_reward`, the sum of what
-    the environment's steps gave (0 in a job without one). SpecError for `field` if it cannot be
-    called so, or if the model in `directory` has no tokenizer for the text that it wants. `file`
-    and `line` are where it is defined; empty and 0 for one that is not Python. `style` is how it is
+    `response_text`, the latter as `text` says, and `environment_reward`, the sum of what the
+    environment's steps gave (0 in a job without one). SpecError for `field` if it cannot be called
+    so, or if the model in `directory` has no tokenizer for the text that it wants. `file` and
+    `line` are where it is defined; empty and 0 for one that is not Python. `style` is how it is
     called instead.
     """
 
@@ -62,9 +63,11 @@ class RewardFunction:
         name: str,
         *,
         directory: Path | None = None,
+        text: ResponseText = _TEXT,
         field: str = FIELD,
         style: RewardStyle = RewardStyle.ROLLCALL,
     ) -> None:
+        self._text = text
         self._function = styled(function, style, name, field)
         self._wanted = _wanted(self._function, name, field)
         self._may_be_none = style is RewardStyle.TRL
@@ -107,7 +110,7 @@ class RewardFunction:
         named: dict[str, object] = {"row": row, "environment_reward": environment_reward}
         if self._decode is not None:
             named["prompt_text"] = self._decode(prompt, False)
-            named["response_text"] = self._decode(response, True)
+            named["response_text"] = self._text.read(self._decode, response)
         wanted = {name: named[name] for name in self._wanted}
         value = self._function(prompt, response, **wanted)
         if not inspect.isawaitable(value):
@@ -122,14 +125,15 @@ def load_reward(
     config: Mapping[str, Any] = _NO_ROW,
     *,
     directory: Path | None = None,
+    text: ResponseText = _TEXT,
     of: str = REWARD,
     seconds: float = math.inf,
     style: RewardStyle = RewardStyle.ROLLCALL,
 ) -> RewardFunction:
     """The function "module:callable", or the reward of that name with the settings `config`.
 
-    `directory` has the model's tokenizer, `of` is the path in the RLJob. A call may take
-    `seconds`, and has the `style`. SpecError if the name does
+    `directory` has the model's tokenizer, `text` says what of a response its text has, `of` is the
+    path in the RLJob. A call may take `seconds`, and has the `style`. SpecError if the name does
     not lead to a callable of the right parameters. The cause is kept as `__cause__`.
     """
     field = f"{of}.function"
@@ -140,9 +144,11 @@ def load_reward(
             raise SpecError(field, error.problem) from error
         reward = found(config, field=f"{of}.config")
         reward.call_seconds = _SPARE * seconds
-        return RewardFunction(reward, function, directory=directory, field=field)
+        return RewardFunction(reward, function, directory=directory, text=text, field=field)
     called = import_callable(function, field)
-    return RewardFunction(called, function, directory=directory, field=field, style=style)
+    return RewardFunction(
+        called, function, directory=directory, text=text, field=field, style=style
+    )
 
 
 async def _awaited(value: Awaitable[object]) -> object:
@@ -208,7 +214,11 @@ class WeightedSum:
 
 
 def load_sum(
-    parts: Sequence[RewardPart], *, directory: Path | None, seconds: float = math.inf
+    parts: Sequence[RewardPart],
+    *,
+    directory: Path | None,
+    text: ResponseText = _TEXT,
+    seconds: float = math.inf,
 ) -> WeightedSum:
     """The sum of `parts`, of which a call may take `seconds`; SpecError names the part that cannot
     be loaded.
@@ -221,6 +231,7 @@ def load_sum(
             part.function,
             part.config,
             directory=directory,
+            text=text,
             of=field,
             seconds=each,
             style=RewardStyle(part.style),

@@ -20,6 +20,7 @@ from rollcall_protocol.wire.reward_errors import (
     printable,
 )
 from rollcall_runtime.tasks.reward_function import FIELD
+from rollcall_runtime.tasks.reward_text import ResponseText
 from rollcall_runtime.tasks.user_process import ProcessDiedError, UserCode, UserProcess
 from rollcall_runtime.worker.container_memory import free_memory
 from rollcall_runtime.worker.errors import SpecError
@@ -27,6 +28,7 @@ from rollcall_runtime.worker.errors import SpecError
 log = logging.getLogger(__name__)
 
 _NO_CONFIG: Mapping[str, Any] = MappingProxyType({})
+_TEXT = ResponseText()
 
 
 class SummedReward(float):
@@ -70,8 +72,8 @@ class RewardProcess:
     that ended or was killed is started again for the next response. It may allocate half of what
     `free` bytes say that the container has left when it starts. `config` are the settings of a
     function that has a name, `style` is how another one is called, `parts` stand in its place;
-    `directory` has the model's tokenizer. `of_parts` gets the numbers of the parts of each sample
-    that has a reward.
+    `directory` has the model's tokenizer, `text` says what of a response its text has.
+    `of_parts` gets the numbers of the parts of each sample that has a reward.
     """
 
     def __init__(
@@ -85,12 +87,15 @@ class RewardProcess:
         parts: Sequence[RewardPart] = (),
         directory: Path | None = None,
         style: RewardStyle = RewardStyle.ROLLCALL,
+        text: ResponseText = _TEXT,
         of_parts: OfParts = lambda _: None,
     ) -> None:
         self._of_parts, self._part_names = of_parts, [part.name for part in parts]
         self._code = UserCode(
             "rollcall_runtime.tasks.reward_child",
-            named=named(function, config, parts, directory, seconds=timeout, style=style),
+            named=named(
+                function, config, parts, directory, seconds=timeout, style=style, text=text
+            ),
             shown=function or ", ".join(part.function for part in parts),
             field=FIELD,
             max_answer=MAX_ANSWER,
@@ -215,14 +220,16 @@ def named(
     *,
     seconds: float,
     style: RewardStyle,
+    text: ResponseText = _TEXT,
 ) -> str:
     """What the process is to call within `seconds`, in its `style`.
 
     `directory` has the model's tokenizer.
     """
     value = {"function": function, "config": dict(config), "style": style, "seconds": seconds}
+    seen = {"ends": sorted(text.ends), "keep_special": text.keep_special}
     several = [asdict(part) for part in parts]
-    return json.dumps({**value, "parts": several, "directory": str(directory or "")})
+    return json.dumps({**value, **seen, "parts": several, "directory": str(directory or "")})
 
 
 def request(

@@ -9,6 +9,7 @@ from typing import Any
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.tasks.reward_process import OfParts, RewardProcess, Score
+from rollcall_runtime.tasks.reward_text import ResponseText
 from rollcall_runtime.worker.container_memory import free_memory
 
 
@@ -17,7 +18,7 @@ class RewardProcesses:
 
     The first begins with `start`, the others when a sample waits for them. What a sample does to
     its process harms no other sample. Together they may allocate half of the container's free
-    memory. `of_parts`: see RewardProcess.
+    memory. The model in `directory` ends responses with `ends`. `of_parts`: see RewardProcess.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class RewardProcesses:
         job: JobConfig,
         *,
         directory: Path | None,
+        ends: frozenset[int],
         stop_at_error: bool,
         of_parts: OfParts = lambda _: None,
     ) -> None:
@@ -40,6 +42,7 @@ class RewardProcesses:
                 config=job.reward_scoring.config,
                 style=job.reward_scoring.style,
                 directory=directory,
+                text=ResponseText.of(job, ends=ends),
                 of_parts=of_parts,
             )
             for _ in range(number)

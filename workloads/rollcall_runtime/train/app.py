@@ -20,6 +20,7 @@ from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.membership.part_sender import SenderRank
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.sync.open_engine import close_engines, open_senders
@@ -117,7 +118,7 @@ class _Leader:
         member = new_member(pod)
         engines = await open_senders(self.environment, member)
         model = open_model(job.model)
-        known = ModelInput.of(model)
+        known = ModelInput.of(model, rollout_context=job.rollout_context)
         held_out = open_held_out(job, known, field=HELD_OUT)
         prompts = PromptDispatcher(
             config=job,
@@ -160,7 +161,8 @@ class _Leader:
             beside.append(asyncio.create_task(checking))
         try:
             await server.start()
-            await self._train(coordinator, prompts, state, gang, model)
+            ends = ResponseEnds.of(job, eos=end_tokens(model), context=known.context)
+            await self._train(coordinator, prompts, state, gang, model, ends)
         finally:
             for task in beside:
                 task.cancel()
@@ -175,6 +177,7 @@ class _Leader:
         state: TrainState,
         gang: Gang,
         model: ModelSource,
+        ends: ResponseEnds | None,
     ) -> None:
         job = self.environment.job
         history = history_path(self.environment)
@@ -200,7 +203,7 @@ class _Leader:
             stop=self.process.stop,
             recover_weights=partial(self._recover_weights, coordinator, state),
             learning=learning,
-            ends=ResponseEnds.of(job, eos=model.eos),
+            ends=ends,
         )
         watch = asyncio.create_task(self._step_down(coordinator))
         try:
@@ -330,8 +333,10 @@ async def _reward_check(
     if not share:
         yield None
         return
-    directory = open_model(job.model).directory
-    scorer = RewardProcesses(job, directory=directory, stop_at_error=True)
+    model = open_model(job.model)
+    scorer = RewardProcesses(
+        job, directory=model.directory, ends=end_tokens(model), stop_at_error=True
+    )
     try:
         await scorer.start()
         yield RewardCheck(scorer, share=share, counted=counted)
@@ -353,7 +358,7 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
     """Collective: waits for the other ranks, after everything that can fail on its own."""
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
-    model = ModelInput.of(open_model(job.model))
+    model = ModelInput.of(open_model(job.model), rollout_context=job.rollout_context)
     open_job_prompts(job, model).close()
     make_engine = train_engines.get(chosen.name)
     loop, rest = split_loop(chosen.config)

@@ -82,10 +82,11 @@ def _data(options: argparse.Namespace) -> str:
     from rollcall_runtime.train import data_preview  # noqa: PLC0415
 
     model = ModelInput.of(open_model(options.model))
+    data = data_config(options)
     if options.supervised:
-        rows = data_preview.preview_supervised(data_config(options), model, count=options.head)
+        rows = data_preview.preview_supervised(data, model, count=options.head)
     else:
-        rows = data_preview.preview_prompts(data_config(options), model, count=options.head)
+        rows = data_preview.preview_prompts(data, model, count=options.head)
     if options.json:
         return "\n".join(json.dumps(row.as_json()) for row in rows)
     return "\n".join(map(data_preview.as_text, rows))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import os
 import sys
 from contextlib import contextmanager
@@ -21,11 +22,13 @@ from rollcall_protocol.job_config import JobConfig, PoolConfig
 from rollcall_protocol.wire.reward_errors import RewardError
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.supervised_rows import open_supervised
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.model_parts import check_parts
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.rollout.inference_engine import inference_engines
 from rollcall_runtime.tasks.environments.environment_process import EnvironmentProcess
 from rollcall_runtime.tasks.reward_process import RewardProcess
+from rollcall_runtime.tasks.reward_text import ResponseText, warn_of_unseen_tags
 from rollcall_runtime.train.data_preview import PreviewedRow, preview_prompts, preview_supervised
 from rollcall_runtime.train.job_prompts import open_held_out, row_needs, with_steps
 from rollcall_runtime.worker.command_output import own_output
@@ -49,22 +52,41 @@ class ContainerReport:
     Attributes:
         wrong: `field: what is wrong; what to do`.
         right: what was looked at and is right.
+        warnings: what may be wrong, as a worker logs it.
         prompts: the first ones, for the check of rollouts: `tokens` and `row`.
         parameters: of the job's model; 0 if it cannot be opened.
     """
 
     wrong: list[str] = field(default_factory=list)
     right: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
     prompts: list[dict[str, Any]] = field(default_factory=list)
     parameters: int = 0
 
     @contextmanager
     def noting(self) -> Iterator[None]:
-        """Note what a part of the check refuses; the other parts go on."""
+        """Note what a part of the check refuses, or warns of; the other parts go on."""
+        handler, logger = _Warnings(self), logging.getLogger("rollcall_runtime")
+        logger.addHandler(handler)
         try:
             yield
         except SpecError as error:
             self.wrong.append(str(error))
+        finally:
+            logger.removeHandler(handler)
+
+
+class _Warnings(logging.Handler):
+    """Keeps what is logged in the report's warnings, once."""
+
+    def __init__(self, report: ContainerReport) -> None:
+        super().__init__(logging.WARNING)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called by logging."""
+        if (text := record.getMessage()) not in self._report.warnings:
+            self._report.warnings.append(text)
 
 
 def check_trainer(job: JobConfig) -> ContainerReport:
@@ -90,7 +112,7 @@ def check_trainer(job: JobConfig) -> ContainerReport:
             check_parts(built, head="language-model", vocabulary=model.vocabulary)
     if job.external:
         return report
-    known = ModelInput.of(model)
+    known = ModelInput.of(model, rollout_context=job.rollout_context)
     with report.noting():
         _read_rows(report, job, known)
     with report.noting():
@@ -203,7 +225,7 @@ async def _score(
     prompts: Sequence[Mapping[str, Any]],
 ) -> None:
     """Rewards of two answers that a model gives before it has learnt anything."""
-    scoring = job.reward_scoring
+    scoring, ends = job.reward_scoring, end_tokens(model)
     process = RewardProcess(
         job.reward_function,
         timeout=job.reward_errors.timeout,
@@ -212,14 +234,16 @@ async def _score(
         style=scoring.style,
         parts=scoring.parts,
         directory=model.directory,
+        text=ResponseText.of(job, ends=ends),
     )
+    warn_of_unseen_tags(job, model.directory)
     name = job.reward_function or "the sum of its parts"
     try:
         await process.start()
         report.right.append(f"spec.reward: {name} can be loaded")
         for prompt in prompts:
             tokens = prompt["tokens"]
-            answers = {"its prompt again": tokens, "nothing but the end": sorted(model.eos)[:1]}
+            answers = {"its prompt again": tokens, "nothing but the end": sorted(ends)[:1]}
             scores = await process.score(tokens, list(answers.values()), prompt["row"])
             for answer, score in zip(answers, scores, strict=True):
                 if isinstance(score, RewardError):

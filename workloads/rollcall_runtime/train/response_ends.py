@@ -14,13 +14,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ResponseEnds:
-    """`tokens` end a response by themselves; `limit` is its most tokens, 0 if that is not known."""
+    """`tokens` end a response by themselves; `limit` is its most tokens, 0 if that is not known.
+
+    `context`: the most of prompt and response together; None: any number.
+    """
 
     tokens: frozenset[int]
     limit: int = 0
+    context: int | None = None
 
     @classmethod
-    def of(cls, job: JobConfig, *, eos: frozenset[int]) -> ResponseEnds | None:
+    def of(cls, job: JobConfig, *, eos: frozenset[int], context: int | None) -> ResponseEnds | None:
         """Those of a job whose model ends responses with `eos`.
 
         None where the tokens do not tell: environments and agents end responses in their own way,
@@ -31,11 +35,16 @@ class ResponseEnds:
             return None
         if sampling.stop and not sampling.max_tokens:
             return None
-        return cls(eos | frozenset(sampling.stop_token_ids), sampling.max_tokens)
+        return cls(eos | frozenset(sampling.stop_token_ids), sampling.max_tokens, context)
 
-    def share_cut_off(self, samples: Sequence[Sample]) -> float:
-        """Of one sample or more: those that end neither by themselves nor before the limit."""
-        return sum(map(self._is_cut_off, samples)) / len(samples)
+    def share_cut_off(self, samples: Sequence[tuple[int, Sample]]) -> float:
+        """Of one sample or more, each behind so many tokens of its prompt: those that end neither
+        by themselves nor before a limit.
+        """
+        return sum(self._is_cut_off(*each) for each in samples) / len(samples)
 
-    def _is_cut_off(self, sample: Sample) -> bool:
-        return len(sample.tokens) >= self.limit and sample.tokens[-1] not in self.tokens
+    def _is_cut_off(self, prompt: int, sample: Sample) -> bool:
+        length, room = len(sample.tokens), self.limit
+        if self.context is not None:
+            room = min(room, self.context - prompt)
+        return length >= room and sample.tokens[-1] not in self.tokens

@@ -27,11 +27,12 @@ def step_figures(
     `actor/grad_norm`, `response_length/mean`) and prime-rl (`mismatch_kl`); docs/algorithms.md
     lists them. What is not finite is left out.
     """
-    samples = [sample for item in batch for sample in item.completion.samples]
+    behind = [(len(item.lease.tokens), each) for item in batch for each in item.completion.samples]
+    samples = [sample for _, sample in behind]
     figures = {
         **_spread("reward", [sample.reward for sample in samples]),
         **_spread("response_length", [len(sample.tokens) for sample in samples]),
-        **({CUT_OFF: ends.share_cut_off(samples)} if ends and samples else {}),
+        **({CUT_OFF: ends.share_cut_off(behind)} if ends and behind else {}),
         **_spread("staleness", [item.age for item in batch]),
         ADVANTAGES: result.with_advantage,
         **_model_figures("actor", "pg_loss", result.actor),

@@ -79,7 +79,14 @@ def job_config(spec: RLJobSpec, *, namespace: str, name: str, uid: str) -> wire.
         tls=spec.tls.enabled,
         front=spec.front is not None,
         external=trainer.external,
+        rollout_context=_rollout_context(spec),
     )
+
+
+def _rollout_context(spec: RLJobSpec) -> int:
+    """The smallest maxModelLen of the job's own pools; 0 if none has one."""
+    named = (rollout.engine.config.get("maxModelLen") for rollout in spec.rollouts or ())
+    return min((length for length in named if type(length) is int and length > 0), default=0)
 
 
 def _checkpoint(spec: CheckpointSpec) -> wire.CheckpointConfig:
@@ -208,6 +215,8 @@ def front_config(spec: FrontSpec) -> FrontConfig:
     )
 
 
+_LATER_FIELDS = frozenset({"external", "rollout_context", "keep_special_tokens"})
+
 WorkerConfig = wire.JobConfig | wire.PoolConfig | wire.ReferencePodConfig | FrontConfig
 
 
@@ -217,8 +226,6 @@ def as_json(config: WorkerConfig) -> str:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    """`external` stands in it alone where it is true: pods of other jobs stay as they were."""
+    """Some stand in it where they are set alone: pods of other jobs stay as they were."""
     found = fields_of(value)
-    if isinstance(value, wire.JobConfig) and not value.external:
-        del found["external"]
-    return found
+    return {name: each for name, each in found.items() if each or name not in _LATER_FIELDS}

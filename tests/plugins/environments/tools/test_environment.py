@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
 
 from rollcall_plugins.environments.tools.environment import (
     MAX_CALLS,
@@ -103,3 +105,14 @@ def test_tools_that_cannot_be_are_refused(tmp_path: Path) -> None:
         assert refused.value.field == field
     with pytest.raises(SpecError, match="is built in and has no text"):
         load_tools(["json:loads"], directory=None)
+
+
+async def test_a_call_is_found_where_its_tag_is_a_special_token(tmp_path: Path) -> None:
+    words = ("<tool_call>", "</tool_call>", '{"name":"whoami"}')
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}))
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in words[:2]])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    made = load_tools(["getpass:getuser"], directory=tmp_path).new()
+    found = await made.step((0, 2, 1))
+    assert not found.done
+    assert "there is no tool 'whoami'" in str(found.observation)

@@ -35,7 +35,7 @@ from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
 JOB = job_config()
 FROM_FRONT = replace(JOB, data=DataConfig(sources=(DataSource(FRONT),)))
 ADDRESS = "127.0.0.1"
-SOURCE: Any = SimpleNamespace(vocabulary=VOCABULARY, positions=POSITIONS, eos=frozenset({2}))
+SOURCE: Any = SimpleNamespace(vocabulary=VOCABULARY, positions=POSITIONS, named_eos=frozenset({2}))
 
 
 def tokenizer() -> ModelTokenizer:
@@ -104,7 +104,7 @@ async def front(
     metrics = FrontMetrics(namespace="default", job="reverse")
     async with open_session() as session, aiohttp.ClientSession() as own:
         reader = PromptReader(cast("Any", SOURCE), tokenizer() if with_tokenizer else None)
-        generation = Generation(session, metrics.moved.inc, reader.sampled_bounds)
+        generation = Generation(session, metrics.moved.inc, reader.bounds)
         generation.replace(ServingRollouts(tuple(rollout.serving for rollout in rollouts)))
         settings = settings or FrontConfig()
         server = FrontServer(

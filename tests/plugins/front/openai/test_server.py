@@ -11,9 +11,12 @@ import pytest
 
 from rollcall_plugins.front.openai import admission, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
+from rollcall_plugins.front.openai.openai_requests import BadRequestError, read_completion
+from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
 from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_protocol.front_config import FrontConfig
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.wire.generation import GenerationRequest, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
@@ -21,14 +24,17 @@ from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
 from rollcall_runtime.generation import continued_generation, rollout_client
 from rollcall_runtime.worker.errors import SpecError
+from tests.plugins.front.openai import front_client
 from tests.plugins.front.openai.front_client import (
     FROM_FRONT,
     JOB,
+    SOURCE,
     FrontClient,
     front,
     numbers,
     tokenizer,
 )
+from tests.unit.rollcall_runtime.data.character_tokenizer import appending_model
 from tests.unit.rollcall_runtime.generation.lying_rollouts import liar
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     CountingEngine,
@@ -161,6 +167,38 @@ async def test_what_the_models_positions_have_no_room_for_has_openais_code(
     async with counting_rollout() as rollout, front(rollout) as client:
         status, answer = await client.post("/v1/completions", {"prompt": [3, 4, 5], **asked})
     assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+
+@pytest.mark.parametrize(("begins", "first"), [(True, 0), (False, 68)])
+def test_a_text_has_what_the_tokenizer_writes_before_it_where_no_template_does(
+    begins: bool, first: int
+) -> None:
+    reader = PromptReader(SOURCE, appending_model().tokenizer)
+    found = reader.encode("ab", "prompt", begins=begins)
+    assert (found[0], found[-1]) == (first, 69)
+
+
+async def test_a_prompt_of_text_begins_as_a_row_of_text_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(front_client, "tokenizer", lambda: appending_model().tokenizer)
+    async with counting_rollout() as rollout, front(rollout) as client:
+        await client.complete("ab", max_tokens=2)
+        await client.chat("ab", max_tokens=2)
+    text, chat = (request.prompt for request in rollout.engine.requests)
+    assert text == (0, 68, 69)
+    assert chat[0] != 0, "the template wrote none"
+
+
+def test_where_a_request_names_no_length_its_answer_gets_what_room_there_is() -> None:
+    reader = PromptReader(SOURCE, tokenizer(), rollout_context=20)
+    usual, prompt = SamplingConfig(max_tokens=9), [3] * 12
+    asked = {"model": JOB.model, "prompt": prompt}
+    reader.check(read_completion(asked, usual), tuple(prompt))
+    with pytest.raises(BadRequestError, match=r"20 positions; .* 12 tokens, and 9 more"):
+        reader.check(read_completion({**asked, "max_tokens": 9}, usual), tuple(prompt))
+    with pytest.raises(BadRequestError, match=r"20 positions; .* 20 tokens, and 1 more"):
+        reader.check(read_completion(asked, usual), (3,) * 20)
 
 
 # --- keys ----------------------------------------------------------------------------------------

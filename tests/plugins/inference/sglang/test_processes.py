@@ -203,7 +203,7 @@ def test_a_response_goes_on_where_it_was_cut(served: Served) -> None:
     [
         ((), SHORT.sampling, "the prompt is empty"),
         ((10**6,), SHORT.sampling, "the token 1000000, outside the vocabulary"),
-        ((1,) * 300, SHORT.sampling, "more than the model's 256 positions"),
+        ((1,) * 300, SHORT.sampling, "this engine takes 256 of prompt and response"),
         (PROMPT, SamplingConfig(max_tokens=4, top_p=0.9), "topP: must be 1 with sglang"),
         (PROMPT, SamplingConfig(max_tokens=4, top_k=9), "topK: must be 0 with sglang"),
     ],

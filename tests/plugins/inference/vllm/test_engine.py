@@ -3,6 +3,7 @@
 `make test-vllm` runs the same engine with a real vLLM.
 """
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -264,3 +265,28 @@ def test_the_caches_are_emptied_at_an_update_where_that_is_asked_for(
     bench.update(3)
     bench.driver.close()
     assert bench.stub.queries["/pause"] == {"mode": "keep", "clear_cache": str(recompute).lower()}
+
+
+def test_no_more_tokens_are_asked_of_it_than_fit_behind_the_prompt(tmp_path: Path) -> None:
+    engine = VllmEngine(model=str(write_tiny_model(tmp_path / "model")), config={"maxModelLen": 10})
+    begun = Response((5,), (-1.0,), (0,))
+    request = GenerationRequest((5,) * 7, SamplingConfig(max_tokens=64), seed=1, begun=begun)
+    assert engine._sampling(request)[1] == 2, "three in all, of which one is there"
+    with pytest.raises(ValueError, match="the prompt has 10 tokens, and this engine takes 10"):
+        engine._sampling(replace(request, prompt=(5,) * 10))
+
+
+def test_it_does_not_take_more_tokens_than_the_model_has_positions(tmp_path: Path) -> None:
+    path = str(write_tiny_model(tmp_path / "model"))
+    problem = r"^spec.rollouts\[\].engine.config.maxModelLen: 257 is above the model's 256"
+    with pytest.raises(SpecError, match=problem):
+        VllmEngine(model=path, config={"maxModelLen": 257})
+
+
+def test_it_is_asked_to_stop_at_the_end_tokens_of_model_and_tokenizer(tmp_path: Path) -> None:
+    directory = write_tiny_model(tmp_path / "model")
+    file = directory / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "<|im_start|>"}))
+    engine = VllmEngine(model=str(directory))
+    request = GenerationRequest((5,), SamplingConfig(stop_token_ids=(9,)), seed=1)
+    assert engine._sampling(request)[0]["stop_token_ids"] == [1, 2, 9]

@@ -164,7 +164,8 @@ def test_a_builtin_trainer_has_nothing_of_it(changes: Changes) -> None:
     assert worker(plain)["command"] == ["rollcall-trainer"]
     assert worker(plain)["startupProbe"]["failureThreshold"] == 300
     assert not config_of(plain).external
-    assert "external" not in variables(plain)[pod_contract.CONFIG], "no pod is to be made again"
+    for name in ("external", "rollout_context"):
+        assert name not in variables(plain)[pod_contract.CONFIG], "no pod is to be made again"
 
 
 # --- settings ------------------------------------------------------------------------------------

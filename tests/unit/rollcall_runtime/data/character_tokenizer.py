@@ -1,6 +1,9 @@
 """What a model takes whose tokenizer has one token a character; its chat template is chosen."""
 
 from pathlib import Path
+from typing import Any, cast
+
+from tokenizers.processors import TemplateProcessing
 
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.models.tokenizer import ModelTokenizer
@@ -38,6 +41,18 @@ def character_model(
     library.chat_template = template
     tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}))
     return ModelInput(len(library), context, lambda: tokenizer)
+
+
+def appending_model() -> ModelInput:
+    """A model whose tokenizer writes <s> before a text and, as with `add_eos_token`, its end behind
+    it.
+    """
+    library = tiny_tokenizer()
+    cast("Any", library).backend_tokenizer.post_processor = TemplateProcessing(
+        single="<s> $A <|im_end|>", special_tokens=[("<s>", 0), ("<|im_end|>", END)]
+    )
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}))
+    return ModelInput(len(library), 200, lambda: tokenizer)
 
 
 def no_tokenizer(vocabulary: int = 13, context: int = 13) -> ModelInput:

@@ -3,6 +3,7 @@
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,13 +11,16 @@ import pytest
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_rows import MAX_ROW_BYTES
 from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
 from rollcall_runtime.data.row_mix import MAX_DROPPED
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
+    END,
     START,
     STRICT,
+    appending_model,
     character_model,
     no_tokenizer,
 )
@@ -80,6 +84,18 @@ def test_tokens_text_and_chats_become_what_the_model_sees(tmp_path: Path) -> Non
     assert chat.tokens[0] == START
 
 
+@pytest.mark.parametrize("source", ["file", "template", "builtin:first-letter"])
+def test_no_prompt_ends_with_an_end_that_the_tokenizer_writes(tmp_path: Path, source: str) -> None:
+    name = written(tmp_path / "p.jsonl", [{"prompt": "ab", "word": "c"}])
+    rows: dict[str, DataSource | str] = {
+        "file": name,
+        "template": DataSource(name, template="{word}:"),
+    }
+    (found,) = tokens(opened(rows.get(source, source), model=appending_model()), 0)
+    assert found[0] == 0, "<s> is before it"
+    assert found[-1] != END
+
+
 def test_a_chat_in_the_column_prompt_is_a_chat(tmp_path: Path) -> None:
     path = written(tmp_path / "c.jsonl", [{"prompt": [USER]}])
     prompt = opened(path, model=character_model()).prompt(0)
@@ -129,6 +145,44 @@ def test_by_default_a_prompt_that_is_too_long_fails_when_the_data_is_opened(
         opened(path, max_tokens=5)
     with pytest.raises(SpecError, match=r"^spec.data.maxTokens: 13 are more than the 12"):
         opened(path, max_tokens=13)
+
+
+def of_pools(context: int) -> ModelInput:
+    """A model of 200 positions whose rollouts take `context` tokens of prompt and response."""
+    sizes: Any = SimpleNamespace(vocabulary=13, positions=200)
+    return ModelInput.of(sizes, rollout_context=context)
+
+
+def test_a_prompt_must_leave_room_in_the_context_of_the_rollouts(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", [{"tokens": [1]}, {"tokens": [3] * 64}])
+    wanted = r"p.jsonl:2: 64 tokens are more than 63 \(what maxModelLen of spec.rollouts has room"
+    with pytest.raises(SpecError, match=wanted):
+        opened(path, model=of_pools(64))
+    left_out = opened(path, model=of_pools(64), too_long=TooLong.DROP)
+    assert tokens(left_out, 0, 1) == [(1,)]
+    assert len(tokens(opened(path, model=of_pools(0)), 0, 1)) == 2
+    with pytest.raises(SpecError, match=r"^spec.data.maxTokens: 64 are more than the 63 that max"):
+        opened(path, model=of_pools(64), max_tokens=64)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "warned"),
+    [
+        (SamplingConfig(max_tokens=9), True),
+        (SamplingConfig(max_tokens=8), False),
+        (SamplingConfig(), False),
+        (SamplingConfig(max_tokens=8, column="own"), True),
+    ],
+)
+def test_a_prompt_that_leaves_no_room_for_a_whole_response_is_named_at_the_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, sampling: SamplingConfig, warned: bool
+) -> None:
+    long = {"tokens": [3] * 12, "own": {"maxTokens": 9}}
+    path = written(tmp_path / "p.jsonl", [{"tokens": [1], "own": None}, long])
+    data = DataConfig((DataSource(path),))
+    open_prompts(data, model=no_tokenizer(context=20), sampling=sampling).close()
+    wanted = f"{path}:2: its prompt of 12 tokens leaves 8 of the 20 of the model's context"
+    assert [record.getMessage()[: len(wanted)] for record in caplog.records] == [wanted] * warned
 
 
 def test_data_of_which_hardly_a_row_is_short_enough_is_refused(tmp_path: Path) -> None:

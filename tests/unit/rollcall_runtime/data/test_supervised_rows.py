@@ -10,9 +10,13 @@ from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.row_mix import RowMix
 from rollcall_runtime.data.supervised_rows import LabelledSequence, open_supervised
+from rollcall_runtime.models.tokenizer import ModelTokenizer
 from rollcall_runtime.worker.errors import SpecError
+from tests.process.engines.tiny_models import tiny_tokenizer
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
     END,
+    START,
+    appending_model,
     character_model,
     no_tokenizer,
 )
@@ -51,6 +55,22 @@ def test_of_a_text_the_completion_is_learnt_and_that_it_ends(tmp_path: Path) -> 
     assert learnt(row) == "4<|im_end|>"
     assert row is not None
     assert (len(row.tokens), row.tokens[-1]) == (6, END)
+
+
+def test_a_text_that_ends_with_any_end_token_is_learnt_as_it_is(tmp_path: Path) -> None:
+    library = tiny_tokenizer()
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({START, END}))
+    model = ModelInput(len(library), 200, lambda: tokenizer)
+    row = {"prompt": "2+2=", "completion": "4<|im_start|>"}
+    assert learnt(opened(tmp_path, row, model=model).item(0)) == "4<|im_start|>"
+
+
+def test_a_tokenizer_that_writes_the_end_by_itself_teaches_it_once(tmp_path: Path) -> None:
+    row = {"prompt": "2+2=", "completion": "4"}
+    found = opened(tmp_path, row, model=appending_model()).item(0)
+    assert learnt(found) == "4<|im_end|>"
+    assert found is not None
+    assert found.tokens.count(END) == 1
 
 
 def test_of_tokens_the_completion_is_learnt_as_it_is(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_the_built_in_model_has_the_task_s_vocabulary_and_room() -> None:
     source = open_model("builtin:reverse-tiny")
-    assert (source.vocabulary, source.positions, source.eos) == (13, 13, frozenset({2}))
+    assert (source.vocabulary, source.positions, source.named_eos) == (13, 13, frozenset({2}))
     wanted = TinyDecoder.seeded(TinyConfig(), seed=4).state_dict()
     built = source.build(seed=4).state_dict()
     assert wanted.keys() == built.keys()
@@ -39,14 +39,14 @@ def test_the_large_built_in_model_is_64_mib_and_does_the_same_task() -> None:
     model = large.build()
     nbytes = sum(weight.nbytes for weight in model.state_dict().values())
     assert 64 <= nbytes / 2**20 < 64.1
-    for name in ("vocabulary", "positions", "eos"):
+    for name in ("vocabulary", "positions", "named_eos"):
         assert getattr(large, name) == getattr(small, name)
     assert model(torch.zeros(1, 13, dtype=torch.long)).isfinite().all()
 
 
 def test_a_directory_gives_back_what_was_written(directory: Path) -> None:
     source = open_model(str(directory))
-    assert (source.vocabulary, source.positions, source.eos) == (7, 5, frozenset({2}))
+    assert (source.vocabulary, source.positions, source.named_eos) == (7, 5, frozenset({2}))
     written = TinyDecoder.seeded(SMALL, seed=9).state_dict()
     read = source.build(seed=1).state_dict()  # the seed has no say where there are weights
     assert all(torch.equal(read[name], tensor) for name, tensor in written.items())

@@ -129,7 +129,7 @@ def test_the_built_in_decoder_is_exported_in_the_same_form(tmp_path: Path) -> No
     export_model(source, model.named_parameters(), tmp_path / "out")
     assert {p.name for p in (tmp_path / "out").iterdir()} == {"config.json", "model.safetensors"}
     again = open_model(str(tmp_path / "out"))
-    assert (again.vocabulary, again.positions, again.eos) == (13, 13, frozenset({2}))
+    assert (again.vocabulary, again.positions, again.named_eos) == (13, 13, frozenset({2}))
     tokens = TOKENS % 13
     assert torch.equal(again.build()(tokens), model(tokens))
 

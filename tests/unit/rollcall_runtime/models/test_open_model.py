@@ -74,9 +74,21 @@ def test_a_wrong_configuration_is_refused(tmp_path: Path, text: str, message: st
 
 def test_generation_settings_say_which_tokens_end_a_response(tmp_path: Path) -> None:
     directory = write_tiny_model(tmp_path / "m")
-    assert open_model(str(directory)).eos == {2}
+    assert open_model(str(directory)).named_eos == {2}
     (directory / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 6]}))
-    assert open_model(str(directory)).eos == {5, 6}
+    assert open_model(str(directory)).named_eos == {5, 6}
+
+
+@pytest.mark.parametrize(("change", "ends"), [({}, {2}), ({"eos_token_id": None}, set())])
+def test_a_configuration_that_names_no_end_has_that_of_its_architecture(
+    tmp_path: Path, change: dict[str, None], ends: set[int]
+) -> None:
+    directory = write_tiny_model(tmp_path / "m", "llama")
+    (directory / "generation_config.json").unlink()
+    values = json.loads((directory / "config.json").read_text())
+    del values["eos_token_id"]
+    (directory / "config.json").write_text(json.dumps(values | change))
+    assert open_model(str(directory)).named_eos == ends
 
 
 @pytest.fixture

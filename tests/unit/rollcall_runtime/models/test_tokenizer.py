@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import ModelTokenizer, open_tokenizer
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines.tiny_models import LETTERS, write_tiny_model
+from tests.unit.rollcall_runtime.data.character_tokenizer import appending_model
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
 
@@ -66,6 +68,46 @@ def test_it_knows_what_ends_a_response(directory: Path) -> None:
     (directory / "generation_config.json").write_text('{"eos_token_id": [2, 7]}')
     tokenizer = open_tokenizer(open_model(str(directory)))
     assert tokenizer.eos == {2, 7}
+
+
+def test_the_tokenizers_own_end_token_ends_a_response_beside_the_models(directory: Path) -> None:
+    edit(directory, "tokenizer_config.json", eos_token="<|im_start|>")
+    source = open_model(str(directory))
+    assert source.named_eos == {2}
+    assert end_tokens(source) == open_tokenizer(source).eos == {1, 2}
+    assert open_tokenizer(source).end == 1, "which the tokenizer's texts end with"
+
+
+def test_a_text_is_learnt_to_end_as_the_model_says_where_the_tokenizer_does_not(
+    directory: Path,
+) -> None:
+    edit(directory, "tokenizer_config.json", eos_token=None)
+    (directory / "generation_config.json").write_text('{"eos_token_id": [7, 2]}')
+    tokenizer = open_tokenizer(open_model(str(directory)))
+    assert tokenizer.eos == {2, 7}
+    assert tokenizer.end == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("ab", "<s>ab"),
+        ("ab<|im_end|>", "<s>ab<|im_end|>"),
+        ("<|im_end|>ab", "<s><|im_end|>ab"),
+    ],
+)
+def test_a_prompt_has_what_the_tokenizer_writes_before_it_and_no_end_behind_it(
+    text: str, prompt: str
+) -> None:
+    tokenizer = appending_model().tokenizer
+    assert tokenizer.library(text)["input_ids"][-1] == 2
+    assert tokenizer.decode(tokenizer.prompt_tokens(text), special=True) == prompt
+
+
+def test_a_prompt_keeps_its_own_end_token_where_the_tokenizer_adds_none(
+    tokenizer: ModelTokenizer,
+) -> None:
+    assert tokenizer.prompt_tokens("a<|im_end|>") == tokenizer.encode("a<|im_end|>")
 
 
 def test_messages_that_the_template_refuses_are_an_error_of_the_data(directory: Path) -> None:

@@ -65,6 +65,27 @@ async def test_a_response_ends_before_the_context_is_full() -> None:
     assert (response.tokens, response.finished) == ((5,), True)
 
 
+async def test_a_first_observation_that_leaves_no_room_fails_the_sample() -> None:
+    prompt = len(lease(3).tokens)
+    talk = conversation(Echo(first=[9, 9]), context=prompt + 2)
+    with pytest.raises(EnvironmentFailedError) as failed:
+        await talk.begin(Response())
+    assert failed.value.kind is RewardErrorKind.BAD_ANSWER
+    assert failed.value.value == (
+        "the first observation has 2 tokens, and behind the prompt's 4 the context has no room for "
+        "a response"
+    )
+
+
+async def test_what_a_rollout_of_a_larger_context_began_ends_where_this_ones_is_full() -> None:
+    before = conversation(Echo())
+    response = await before.answer(sampled(await before.begin(Response()), 5, 6))
+    full = await conversation(Echo(), context=len(lease(3).tokens) + 3).begin(response)
+    assert (full.tokens, full.finished) == ((5, 6, 5), True)
+    room = await conversation(Echo(), context=len(lease(3).tokens) + 4).begin(response)
+    assert room == response
+
+
 async def test_each_turn_is_requested_behind_all_before_it_with_a_seed_of_its_own() -> None:
     talk = conversation(Echo(), context=100)
     of = GenerationRequest((0, 1), SamplingConfig(), 11)

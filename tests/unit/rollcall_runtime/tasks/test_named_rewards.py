@@ -10,7 +10,7 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import WhitespaceSplit
 
-from rollcall_protocol.job_config import RewardPart
+from rollcall_protocol.job_config import RewardPart, RewardScoringConfig
 from rollcall_runtime.tasks.builtin_rewards import patterns
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
@@ -18,7 +18,9 @@ from rollcall_runtime.tasks.reward_function import (
     load_reward,
     load_sum,
 )
+from rollcall_runtime.tasks.reward_text import ResponseText, warn_of_unseen_tags
 from rollcall_runtime.worker.errors import SpecError
+from tests.unit.rollcall_runtime.jobs import job_config
 
 WORDS = ("<end>", "the", "answer", "is", "Four", "four", "five")
 
@@ -210,3 +212,75 @@ def test_environment_is_what_its_steps_gave_without_any_text() -> None:
     assert reward((1,), (2,)) == 0.0
     parts = [RewardPart("game", "environment", 2.0), RewardPart("none", "environment", 0.0)]
     assert load_sum(parts, directory=None)((1,), (2,), {}, 0.75) == 1.5
+
+
+TAGGED = "<answer>(.*?)</answer>"
+
+
+@pytest.fixture
+def tagged(tmp_path: Path) -> Path:
+    """Of a model whose tokenizer holds <answer>, </answer> and <end> for special tokens."""
+    words = ("<end>", "<answer>", "</answer>", "four", ".")
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in words[:3]])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("keep", "reward"), [(True, 1.0), (False, 0.0)])
+def test_tags_that_are_special_tokens_are_seen_where_these_are_kept(
+    tagged: Path, keep: bool, reward: float
+) -> None:
+    text = ResponseText(frozenset({0}), keep)
+    score = load_reward("exact-match", {"extract": TAGGED}, directory=tagged, text=text)
+    assert score((3,), (1, 3, 2, 0), {"answer": "four"}) == reward
+    parts = [RewardPart("right", "exact-match", config={"extract": TAGGED})]
+    whole = load_sum(parts, directory=tagged, text=text)
+    assert whole((3,), (1, 3, 2, 0), {"answer": "four"}) == reward
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize(("end", "response"), [(0, (3, 0)), (4, (3, 4)), (4, (3,))])
+def test_a_response_is_seen_without_the_token_that_ended_it(
+    tagged: Path, keep: bool, end: int, response: tuple[int, ...]
+) -> None:
+    text = ResponseText(frozenset({end}), keep)
+    score = load_reward("exact-match", {"strip": False}, directory=tagged, text=text)
+    assert score((3,), response, {"answer": "four"}) == 1.0
+
+
+def test_an_end_token_within_a_response_is_seen(tagged: Path) -> None:
+    text = ResponseText(frozenset({4}))
+    score = load_reward("regex", {"pattern": "four .* four"}, directory=tagged, text=text)
+    assert score((3,), (3, 4, 3, 4), {}) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("scoring", "warned"),
+    [
+        (RewardScoringConfig({"extract": TAGGED}), "spec.reward.config.extract"),
+        (RewardScoringConfig({"extract": r"\<answer\>(.*)"}), "spec.reward.config.extract"),
+        (RewardScoringConfig({"extract": "is (.*)"}), ""),
+        (RewardScoringConfig({"extract": TAGGED}, keep_special_tokens=True), ""),
+        (
+            RewardScoringConfig(
+                parts=(
+                    RewardPart("right", "exact-match"),
+                    RewardPart("form", "regex", config={"pattern": "<answer>"}),
+                )
+            ),
+            "spec.reward.parts[1].config.pattern",
+        ),
+    ],
+)
+def test_a_pattern_with_a_tag_that_is_left_out_is_warned_of(
+    tagged: Path, caplog: pytest.LogCaptureFixture, scoring: RewardScoringConfig, warned: str
+) -> None:
+    job = job_config(reward_function="exact-match", reward_scoring=scoring)
+    warn_of_unseen_tags(job, tagged)
+    warn_of_unseen_tags(job, None)
+    found = [record.getMessage() for record in caplog.records]
+    assert [text.partition(":")[0] for text in found] == ([warned] if warned else [])
+    assert all("asks for <answer>" in text for text in found)
+    assert all("set spec.reward.keepSpecialTokens to true" in text for text in found)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import WordLevel
 
 from rollcall_protocol.job_config import RewardErrorConfig, RewardPart, RewardScoringConfig
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
@@ -52,7 +54,7 @@ async def processes(
         reward_scoring=RewardScoringConfig(concurrency=number),
         reward_errors=RewardErrorConfig(timeout=seconds),
     )
-    scorer = RewardProcesses(job, directory=None, stop_at_error=stop)
+    scorer = RewardProcesses(job, directory=None, ends=frozenset(), stop_at_error=stop)
     try:
         await scorer.start()
         yield scorer
@@ -123,7 +125,7 @@ async def test_parts_of_a_reward_reach_the_process_with_their_fields() -> None:
     part = RewardPart("a", "exact-match")
     job = job_config(reward_function="")
     job = replace(job, reward_scoring=RewardScoringConfig(parts=(part,)))
-    scorer = RewardProcesses(job, directory=None, stop_at_error=False)
+    scorer = RewardProcesses(job, directory=None, ends=frozenset(), stop_at_error=False)
     with pytest.raises(SpecError, match=r"^spec.reward.parts\[0\].function: the reward needs text"):
         await scorer.start()
 
@@ -136,7 +138,11 @@ async def test_the_numbers_of_the_parts_of_good_samples_are_passed_on() -> None:
     job = replace(job_config(), reward_scoring=RewardScoringConfig(parts=parts))
     seen: list[dict[str, float]] = []
     scorer = RewardProcesses(
-        job, directory=None, stop_at_error=False, of_parts=lambda found: seen.append(dict(found))
+        job,
+        directory=None,
+        ends=frozenset(),
+        stop_at_error=False,
+        of_parts=lambda found: seen.append(dict(found)),
     )
     try:
         first, error, third = await scorer.score((), [(5,), (5, 5), (5, 5, 5)], {})
@@ -147,3 +153,22 @@ async def test_the_numbers_of_the_parts_of_good_samples_are_passed_on() -> None:
     assert isinstance(first, SummedReward)
     assert first.parts == (1.0, 1.0), "in the order of the job's parts"
     assert seen == [{"length": 1.0, "finite": 1.0}, {"length": 3.0, "finite": 1.0}]
+
+
+@pytest.mark.parametrize(("keep", "reward"), [(True, 1.0), (False, 0.0)])
+async def test_the_jobs_choice_of_special_tokens_reaches_the_function(
+    tmp_path: Path, keep: bool, reward: float
+) -> None:
+    tokenizer = Tokenizer(WordLevel({"<end>": 0, "<tag>": 1, "four": 2}))
+    tokenizer.add_special_tokens([AddedToken(word, special=True) for word in ("<end>", "<tag>")])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    scoring = RewardScoringConfig(
+        {"pattern": "<tag> four", "whole": True}, keep_special_tokens=keep
+    )
+    job = job_config(reward_function="regex", reward_scoring=scoring)
+    ends = frozenset({0})
+    scorer = RewardProcesses(job, directory=tmp_path, ends=ends, stop_at_error=False)
+    try:
+        assert await scorer.score((2,), [(1, 2, 0)], {}) == [reward]
+    finally:
+        await scorer.close()

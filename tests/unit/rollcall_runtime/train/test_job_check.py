@@ -15,10 +15,13 @@ from rollcall_protocol.job_config import (
     JobConfig,
     RewardErrorConfig,
     RewardModelConfig,
+    RewardScoringConfig,
 )
+from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_runtime.train.job_check import ContainerReport, check_rollout, check_trainer, main
+from tests.process.engines.tiny_models import write_tiny_model
 from tests.unit.rollcall_runtime.jobs import external_job_config, job_config, pool_config
 
 PROMPT: dict[str, Any] = {"tokens": [0, 3, 4, 5, 6, 7, 1], "row": {}}
@@ -137,3 +140,27 @@ async def test_of_an_external_job_models_and_engine_alone_are_looked_at() -> Non
     rollout = await check_rollout(external_job_config(), pool_config(), [])
     assert rollout.wrong == []
     assert [line.split(":")[0] for line in rollout.right] == ["spec.rollouts"]
+
+
+def test_what_a_worker_warns_of_is_in_the_report(tmp_path: Path) -> None:
+    rows = data(tmp_path / "p.jsonl", {"tokens": [0] * 9, "own": {"maxTokens": 5}})
+    sampling = SamplingConfig(column="own")
+    report = check_trainer(job_config(data=rows, algorithm={"sampling": sampling}))
+    assert report.wrong == []
+    (warning,) = report.warnings
+    assert warning.startswith(f"{tmp_path}/p.jsonl:1: its prompt of 9 tokens leaves 4 of the 13 of")
+
+
+async def test_a_pattern_that_asks_for_what_rewards_do_not_see_is_in_the_report(
+    tmp_path: Path,
+) -> None:
+    job = job_config(
+        model=str(write_tiny_model(tmp_path / "m")),
+        reward_function="regex",
+        reward_scoring=RewardScoringConfig({"pattern": "a<\\|im_end\\|>"}),
+    )
+    report = await check_rollout(job, pool_config(engine=EngineRef("transformers")), [])
+    assert report.wrong == []
+    (warning,) = report.warnings
+    assert warning.startswith("spec.reward.config.pattern: ")
+    assert "asks for <|im_end|>" in warning

@@ -83,7 +83,8 @@ def load_tools(functions: Sequence[str], *, directory: Path | None) -> Environme
         tools[name] = import_callable(function, field)
     decode = open_decoder(directory, field=f"{FIELD}.tools")
     place = definition(next(iter(tools.values())))
-    return EnvironmentMaker(lambda: ToolEnvironment(tools), decode, *place)
+    # <tool_call> is a special token of some tokenizers.
+    return EnvironmentMaker(lambda: ToolEnvironment(tools), decode, *place, keep_special=True)
 
 
 class ToolEnvironments(EnvironmentPlugin):

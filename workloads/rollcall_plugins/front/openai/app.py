@@ -44,11 +44,11 @@ async def _serve(environment: FrontEnvironment) -> None:
         loop.add_signal_handler(number, stop.set)
     keys = None if environment.keys_file is None else ApiKeys(environment.keys_file)
     source = open_model(job.model)
-    reader = PromptReader(source, _tokenizer(source))
+    reader = PromptReader(source, _tokenizer(source), rollout_context=job.rollout_context)
     metrics = FrontMetrics(namespace=job.namespace, job=job.job)
     async with AsyncExitStack() as closing:
         session = await closing.enter_async_context(open_session())
-        generation = Generation(session, metrics.moved.inc, reader.sampled_bounds)
+        generation = Generation(session, metrics.moved.inc, reader.bounds)
         stream = _stream(environment, generation, metrics)
         probes = MetricsServer(
             metrics,

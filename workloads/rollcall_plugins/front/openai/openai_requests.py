@@ -67,6 +67,7 @@ class BadRequestError(ValueError):
 class CompletionRequest:
     """What one request asks for: answers to `messages`, or to each of `prompts`, texts or tokens.
 
+    `names_length`: whether it says itself how many tokens an answer may have.
     `include_usage`: a stream ends with the numbers of tokens. `tokens_by_number`: a token's text,
     beside its log-probability, is its number.
     """
@@ -78,6 +79,7 @@ class CompletionRequest:
     n: int = 1
     seed: int = 0
     stream: bool = False
+    names_length: bool = False
     include_usage: bool = False
     logprobs: bool = False
     return_token_ids: bool = False
@@ -156,6 +158,7 @@ def _common(fields: dict[str, Any], base: SamplingConfig, *, longest: str) -> Co
         n=_integer(fields, "n", 1, MOST_CHOICES) or 1,
         seed=secrets.randbelow(_MAX_SEED) if seed is None else seed % _MAX_SEED,
         stream=_flag(fields, "stream"),
+        names_length=bool({longest, "max_tokens"} & fields.keys()),
         include_usage=_flag(options, "include_usage"),
         return_token_ids=_flag(fields, "return_token_ids"),
         tokens_by_number=_flag(fields, "return_tokens_as_token_ids"),

@@ -18,19 +18,23 @@ if TYPE_CHECKING:
 
 
 class PromptReader:
-    """Makes tokens of prompts. Without a `tokenizer` a prompt must be tokens already."""
+    """Makes tokens of prompts. Without a `tokenizer` a prompt must be tokens already.
 
-    def __init__(self, source: ModelSource, tokenizer: ModelTokenizer | None) -> None:
+    Rollouts take at most `rollout_context` tokens (0: as many as the model).
+    """
+
+    def __init__(
+        self, source: ModelSource, tokenizer: ModelTokenizer | None, *, rollout_context: int = 0
+    ) -> None:
         self.source, self.tokenizer = source, tokenizer
-        self._bounds = SampleBounds(source.vocabulary, source.positions)
-        positions = None if source.positions is None else source.positions + 1
-        self.sampled_bounds = SampleBounds(source.vocabulary, positions)
-        """Of what a rollout may send: an engine does not process the last token."""
+        self.positions = min(filter(None, (source.positions, rollout_context)), default=None)
+        """Tokens of a prompt and its response; None: any number."""
+        self.bounds = SampleBounds(source.vocabulary, self.positions)
 
     @property
     def eos(self) -> frozenset[int]:
         """The tokens that end a response."""
-        return self.source.eos if self.tokenizer is None else self.tokenizer.eos
+        return self.source.named_eos if self.tokenizer is None else self.tokenizer.eos
 
     def prompts(self, asked: CompletionRequest) -> tuple[str | tuple[int, ...], ...]:
         """What the model reads, as texts or tokens. BadRequestError."""
@@ -50,14 +54,15 @@ class PromptReader:
         except ValueError as error:
             raise BadRequestError(str(error), "messages") from error
 
-    def encode(self, text: str, field: str) -> tuple[int, ...]:
-        """The tokens of a text of `field`, whose special tokens the chat template wrote.
+    def encode(self, text: str, field: str, *, begins: bool) -> tuple[int, ...]:
+        """The tokens of a text of `field`: with those that the tokenizer adds where it `begins`.
 
-        BadRequestError if it is no Unicode.
+        A chat's template writes them itself. BadRequestError if it is no Unicode.
         """
         assert self.tokenizer is not None  # noqa: S101 - `prompts` gave one
         try:
-            return tuple(self.tokenizer.encode(text))
+            made = self.tokenizer.prompt_tokens if begins else self.tokenizer.encode
+            return tuple(made(text))
         except ValueError as error:
             raise BadRequestError(f"{field}: {error}", field) from error
 
@@ -70,14 +75,15 @@ class PromptReader:
         field = asked.prompt_field
         if self.tokenizer is None and asked.sampling.stop:
             raise BadRequestError("stop needs a tokenizer, which the job's model lacks", "stop")
-        bad = self._bounds.check_request(prompt, Response())
+        bad = self.bounds.check_request(prompt, Response())
         if bad is not None:
             raise BadRequestError(bad.problem, field)
-        positions, length = self.source.positions, asked.sampling.max_tokens
-        if positions is not None and len(prompt) + max(1, length) > positions:
+        # Where a request names no length its response gets what room there is.
+        length = asked.sampling.max_tokens if asked.names_length else 1
+        if self.positions is not None and len(prompt) + length > self.positions:
             problem = (
-                f"the model has {positions} positions; the prompt has {len(prompt)} tokens, and "
-                f"{max(1, length)} more are asked for"
+                f"the model has {self.positions} positions; the prompt has {len(prompt)} tokens, "
+                f"and {length} more are asked for"
             )
             raise BadRequestError(problem, field, "context_length_exceeded")
 

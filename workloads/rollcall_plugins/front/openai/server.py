@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
@@ -80,7 +81,7 @@ class FrontServer:
         self._recording = recording
         self._admission = Admission(running=settings.most_running, waiting=settings.most_waiting)
         self._started = int(time.time())
-        positions = reader.source.positions or MAX_POSITIONS
+        positions = reader.positions or MAX_POSITIONS
         self._longest = _REQUEST_BYTES + positions * _TOKEN_BYTES
         application = web.Application()
         application.router.add_get(HEALTH, self._health)
@@ -167,7 +168,7 @@ class FrontServer:
             "object": "model",
             "created": self._started,
             "owned_by": f"{self._job.namespace}/{self._job.job}",
-            "max_model_len": self._reader.source.positions,
+            "max_model_len": self._reader.positions,
         }
         return web.json_response({"object": "list", "data": [own]})
 
@@ -227,8 +228,9 @@ class FrontServer:
         """Of a prompt; those that its trajectory has already are taken as they were sampled."""
         if isinstance(prompt, str):
             known, behind = self._recording.continued(trajectory, prompt)
-            encode = self._reader.encode
-            prompt = (*known, *await asyncio.to_thread(encode, behind, asked.prompt_field))
+            begins = not known and not asked.chat
+            encode = partial(self._reader.encode, behind, asked.prompt_field, begins=begins)
+            prompt = (*known, *await asyncio.to_thread(encode))
         self._reader.check(asked, prompt)
         return prompt
 

@@ -15,7 +15,7 @@ from rollcall_plugins.inference.sglang.running_requests import RunningRequests
 from rollcall_plugins.inference.sglang.server import sglang_server
 from rollcall_plugins.inference.sglang.token_stream import TokenStream
 from rollcall_protocol.sglang_settings import SglangSettings, sampling_problem
-from rollcall_runtime.rollout.engines.prompt_check import check_prompt
+from rollcall_runtime.rollout.engines.prompt_check import response_bound
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.engines.server.served_model import has_tokenizer, home_variables
 from rollcall_runtime.rollout.engines.server.server_engine import CALL_SECONDS, ServerEngine
@@ -87,12 +87,6 @@ class SglangEngine(ServerEngine):
             yield NewTokens((), (), (), finished=True)
             return
         prompt = [*request.prompt, *request.begun.tokens]
-        check_prompt(
-            prompt,
-            vocabulary=self._source.vocabulary,
-            positions=self.limits.context,
-            max_tokens=left,
-        )
         name = uuid.uuid4().hex  # none begins with another: SGLang aborts all that do
         stream = TokenStream(vocabulary=self._source.vocabulary, most=left)
         async with self._requests.one():
@@ -165,13 +159,14 @@ class SglangEngine(ServerEngine):
         own = request.sampling
         if problem := sampling_problem(top_p=own.top_p, top_k=own.top_k):
             raise ValueError(problem)
-        left = (own.max_tokens or self._settings.max_tokens) - len(request.begun.tokens)
+        bound = response_bound(request, self.limits, vocabulary=self._source.vocabulary)
+        left = bound - len(request.begun.tokens)
         sampling: dict[str, Any] = {
             "max_new_tokens": left,
             "temperature": own.temperature,
             "top_p": 1.0,
             "top_k": -1,
-            "stop_token_ids": sorted(self._source.eos | set(own.stop_token_ids)),
+            "stop_token_ids": sorted(self._eos | set(own.stop_token_ids)),
             "sampling_seed": request.seed % 2**63,
         }
         if own.stop:

@@ -15,6 +15,7 @@ from rollcall_plugins.inference.vllm import card_memory
 from rollcall_plugins.inference.vllm.server import card_bytes, choices, vllm_server
 from rollcall_protocol.vllm_settings import VllmSettings
 from rollcall_runtime.models.tokenizer import open_tokenizer
+from rollcall_runtime.rollout.engines.prompt_check import response_bound
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
 from rollcall_runtime.rollout.engines.server.served_model import has_tokenizer, home_variables
 from rollcall_runtime.rollout.engines.server.server_engine import ServerEngine
@@ -138,7 +139,10 @@ class VllmServingEngine(ServerEngine):
         return self._tokenizer.decode(tokens, special=True)
 
     def _request_body(self, request: GenerationRequest, **more: str) -> dict[str, Any] | None:
-        """What vLLM is asked; None if the response is as long as it may be already."""
+        """What vLLM is asked; None if the response is as long as it may be already.
+
+        ValueError for a prompt that the model cannot take.
+        """
         sampling, left = self._sampling(request)
         if left < 1:
             return None
@@ -147,8 +151,9 @@ class VllmServingEngine(ServerEngine):
     def _sampling(self, request: GenerationRequest) -> tuple[dict[str, Any], int]:
         """The sampling parameters for vLLM, and the tokens that the response may still have."""
         own, begun = request.sampling, len(request.begun.tokens)
-        left = (own.max_tokens or self._settings.max_tokens) - begun
-        stops = sorted(self._source.eos | set(own.stop_token_ids))
+        bound = response_bound(request, self.limits, vocabulary=self._source.vocabulary)
+        left = bound - begun
+        stops = sorted(self._eos | set(own.stop_token_ids))
         sampling: dict[str, Any] = {
             "max_tokens": left,
             "temperature": own.temperature,

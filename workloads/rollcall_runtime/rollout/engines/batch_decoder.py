@@ -50,7 +50,7 @@ class BatchDecoder:
 
     Rows of different lengths are padded on the left, so that new tokens form a column. Rows that
     have ended are computed until they are half of all; what they sample is dropped. `text` decodes
-    tokens, for stop strings.
+    tokens, for stop strings; those of `eos` end a response.
     """
 
     def __init__(
@@ -59,8 +59,9 @@ class BatchDecoder:
         rows: Sequence[ResponseRow],
         *,
         text: Callable[[Sequence[int]], str],
+        eos: frozenset[int],
     ) -> None:
-        self._model, self._text = model, text
+        self._model, self._text, self._eos = model, text, eos
         self._rows: list[ResponseRow] = []
         self._seeds: list[int] = []
         self._tokens = self._padding = torch.empty(0, device=model.device)
@@ -119,7 +120,7 @@ class BatchDecoder:
 
     def _ends(self, row: ResponseRow, token: int) -> bool:
         sampling = row.sampling
-        if token in self._model.eos or token in sampling.stop_token_ids:
+        if token in self._eos or token in sampling.stop_token_ids:
             return True
         if len(row.tokens) >= sampling.max_tokens:
             return True

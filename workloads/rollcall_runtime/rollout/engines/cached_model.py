@@ -14,12 +14,11 @@ class CachedModel(ABC):
     """A language model, and keys and values of the tokens that one decoder gave it.
 
     `vocabulary`: tokens are below it. `positions`: tokens that a sequence may have, None if nothing
-    bounds them. `eos`: tokens that end a response. `device`: where it takes and gives tensors.
+    bounds them. `device`: where it takes and gives tensors.
     """
 
     vocabulary: int
     positions: int | None
-    eos: frozenset[int]
     device: torch.device
 
     @abstractmethod

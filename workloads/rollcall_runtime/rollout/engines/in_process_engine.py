@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.rollout.engines.batch_decoder import BatchDecoder, ResponseRow
 from rollcall_runtime.rollout.engines.decode_thread import DecodeThread
-from rollcall_runtime.rollout.engines.prompt_check import check_prompt
+from rollcall_runtime.rollout.engines.prompt_check import response_bound
 from rollcall_runtime.rollout.inference_engine import (
     FIELD,
     GenerationRequest,
@@ -72,7 +73,8 @@ class InProcessEngine(InferenceEngine):
         if not self._serves(source):
             problem = f"{self.name} does not serve the model {model!r}; {self.other} does"
             raise SpecError(f"{FIELD}.name", problem)
-        self._source, self._device = source, torch.device(self._device_type())
+        self._source, self._eos = source, end_tokens(source)
+        self._device = torch.device(self._device_type())
         self._model = source.build().requires_grad_(requires_grad=False).to(self._device)
         log.info("%s serves %s on %s", self.name, model, self._device)
         self._tokenizer: ModelTokenizer | None = None
@@ -129,13 +131,8 @@ class InProcessEngine(InferenceEngine):
 
     def _row(self, request: GenerationRequest) -> ResponseRow:
         """ValueError for a request that the model cannot take."""
-        sampling = _bounded(request.sampling, self._settings.max_tokens)
-        check_prompt(
-            request.prompt,
-            vocabulary=self._source.vocabulary,
-            positions=self._source.positions,
-            max_tokens=sampling.max_tokens,
-        )
+        bound = response_bound(request, self.limits, vocabulary=self._source.vocabulary)
+        sampling = _bounded(request.sampling, bound)
         if sampling.stop:
             self._open_tokenizer()
         begun = request.begun
@@ -143,7 +140,7 @@ class InProcessEngine(InferenceEngine):
         return ResponseRow(request.prompt, sampling, request.seed, *lists)
 
     def _decoder(self, rows: Sequence[ResponseRow]) -> BatchDecoder:
-        return BatchDecoder(self._cached(self._model), rows, text=self._text)
+        return BatchDecoder(self._cached(self._model), rows, text=self._text, eos=self._eos)
 
     def _step(self, decoder: BatchDecoder, version: int) -> None:
         decoder.decode(version=version)
@@ -177,9 +174,9 @@ class InProcessEngine(InferenceEngine):
         await asyncio.to_thread(self._thread.close)
 
 
-@lru_cache(maxsize=1024)  # those of a job are few, and each of its requests has one
+@lru_cache(maxsize=1024)  # those of a job are few, and each of its requests has one of them
 def _bounded(sampling: SamplingConfig, max_tokens: int) -> SamplingConfig:
-    return sampling if sampling.max_tokens else replace(sampling, max_tokens=max_tokens)
+    return replace(sampling, max_tokens=max_tokens)
 
 
 def _copy(own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:

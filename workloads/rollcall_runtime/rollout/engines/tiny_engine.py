@@ -41,7 +41,6 @@ class CachedTinyDecoder(CachedModel):
         self._model = model
         self.vocabulary = model.config.vocabulary
         self.positions = model.config.positions
-        self.eos = frozenset({model.config.eos})
         self._cache = KeyValueCache()
 
     def restart(self) -> None:

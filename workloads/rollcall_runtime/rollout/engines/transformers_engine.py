@@ -50,7 +50,7 @@ class CachedTransformer(CachedModel):
 
     def __init__(self, source: ModelSource, model: nn.Module, device: torch.device) -> None:
         self._model, self.device = cast("Any", model), device
-        self.vocabulary, self.positions, self.eos = source.vocabulary, source.positions, source.eos
+        self.vocabulary, self.positions = source.vocabulary, source.positions
         self._cache = self._empty()
 
     def restart(self) -> None:

@@ -51,11 +51,12 @@ class UserEnvironment:
     """One sample's environment, made of `made`, an object with the methods `reset` and `step`.
 
     Each is called with what it has a parameter of that name for, and may be a coroutine function.
-    Both raise whatever the user's code raises, and BadAnswerError for what it may not return.
+    Both raise whatever the user's code raises, and BadAnswerError for what it may not return. The
+    text of a turn has special tokens with `keep_special` alone.
     """
 
-    def __init__(self, made: Any, decode: Decode | None) -> None:
-        self._made, self._decode = made, decode
+    def __init__(self, made: Any, decode: Decode | None, *, keep_special: bool = False) -> None:
+        self._made, self._decode, self._keep_special = made, decode, keep_special
 
     async def reset(self, prompt: Sequence[int], row: Mapping[str, Any], seed: int) -> Step:
         """Begin. The observation follows the prompt."""
@@ -70,7 +71,7 @@ class UserEnvironment:
         wanted = _wanted(self._made, "step")
         named: dict[str, object] = {"response": tuple(response)}
         if "response_text" in wanted:
-            named["response_text"] = self._text(response, skip=True)
+            named["response_text"] = self._text(response, skip=not self._keep_special)
         answer = await _call(self._made.step, named, wanted)
         if not isinstance(answer, tuple) or len(answer) != 3:
             raise BadAnswerError(f"step returned {shown(answer)}, not (observation, reward, done)")
@@ -98,10 +99,11 @@ class EnvironmentMaker:
     decode: Decode | None
     file: str
     line: int
+    keep_special: bool = False
 
     def new(self) -> UserEnvironment:
         """An environment for one sample. Raises whatever the user's code raises."""
-        return UserEnvironment(self.make(), self.decode)
+        return UserEnvironment(self.make(), self.decode, keep_special=self.keep_special)
 
 
 def load_environment(

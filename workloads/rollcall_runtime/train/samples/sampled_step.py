@@ -15,6 +15,7 @@ from rollcall_protocol.sample_record import (
 )
 from rollcall_protocol.sampling_config import sampling_of
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.train.samples.token_text import TokenText
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class SampleDescriber:
 
     def __init__(self, job: JobConfig, model: ModelSource) -> None:
         self._text = TokenText(model.directory)
-        self._sampling, self._eos = job.algorithm.sampling, model.eos
+        self._sampling, self._eos = job.algorithm.sampling, end_tokens(model)
         self._parts = [part.name for part in job.reward_scoring.parts]
 
     def describe(self, sampled: SampledStep) -> list[SampleRecord]:

@@ -151,6 +151,20 @@ def test_a_worker_reads_the_job_from_its_environment() -> None:
     assert config.checkpoint is None
 
 
+def test_the_trainer_knows_how_many_tokens_all_rollouts_take() -> None:
+    engines = [{"name": "vllm", "config": {"maxModelLen": length}} for length in (128, 64)]
+    pool = good_job()["spec"]["rollouts"][0]
+    changes: Changes = {
+        "spec.model.path": "/models/qwen",
+        "spec.rollouts": [
+            {**pool, "name": f"r{number}", "engine": engine}
+            for number, engine in enumerate(engines)
+        ],
+    }
+    config = decode(JobConfig, json.loads(variables(trainer(changes))[pod_contract.CONFIG]))
+    assert config.rollout_context == 64
+
+
 def test_a_worker_reads_which_algorithm_trains_it() -> None:
     """The algorithm's name stands for settings, of which the job changes some."""
     changes = {

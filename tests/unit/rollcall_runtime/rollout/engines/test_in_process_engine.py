@@ -223,7 +223,7 @@ def test_a_model_that_fails_ends_its_requests_and_the_engine(engine: EngineDrive
         ([PROMPTS[0], (0, 99, 1)], "the prompt has the token 99, outside the vocabulary of 1[36]"),
         (
             [(0, *[3] * 300, 1)],
-            r"the prompt has 302 tokens; with a response of 6 .* (13|256) positions",
+            r"the prompt has 302 tokens, and this engine takes (13|256) of prompt and response",
         ),
     ],
 )
@@ -234,9 +234,15 @@ def test_prompts_that_the_model_cannot_take_are_refused(
         sample(engine, prompts)
 
 
-def test_a_prompt_and_its_response_may_fill_the_positions(served: Served) -> None:
-    whole = (0, *[3] * 6, 1)  # 8 tokens, and 5 of the response are processed: 13
-    served.engine.sample([whole], group_size=1, seed=0)
+@pytest.mark.parametrize("asked", [0, 6, 64])
+def test_a_response_gets_the_room_that_its_prompt_leaves(tmp_path: Path, asked: int) -> None:
+    served = Served(TINY, tmp_path)  # which has 13 positions
+    served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
+    prompt, sampling = (0, *[3] * 8, 1), [SamplingConfig(max_tokens=asked)]
+    (group,) = served.engine.sample([prompt], group_size=32, seed=3, sampling=sampling)
+    assert max(len(generation.tokens) for generation in group) == 3
+    assert all(generation.finished for generation in group)
+    served.engine.close()
 
 
 def test_wrong_settings_name_their_field(served: Served) -> None:
@@ -302,12 +308,23 @@ def test_a_model_of_hugging_face_is_put_on_the_workers_device(
     assert TinyEngine(model="builtin:reverse-tiny").device == "cpu"
 
 
+def test_the_tokenizers_own_end_token_ends_a_response_too(directory: Path, tmp_path: Path) -> None:
+    other = shutil.copytree(directory, tmp_path / "copy")
+    file = other / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"eos_token": "<|im_start|>"}))
+    served = Served(TRANSFORMERS, other)
+    served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
+    (group,) = served.engine.sample(PROMPTS[:1], group_size=32, seed=0)
+    assert {g.tokens[-1] for g in group if len(g.tokens) < 6} == {1, 2}
+    assert not any({1, 2} & set(generation.tokens[:-1]) for generation in group)
+
+
 def test_every_end_token_of_the_generation_settings_ends_a_response(
     directory: Path, tmp_path: Path
 ) -> None:
     other = shutil.copytree(directory, tmp_path / "copy")
-    ends = list(range(3, 13))
-    (other / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
+    ends = list(range(2, 13))  # 2 is the tokenizer's own
+    (other / "generation_config.json").write_text(json.dumps({"eos_token_id": ends[1:]}))
     served = Served(TRANSFORMERS, other)
     served.engine.load_weights(served.state(0, spread=0.01).items(), version=0)
     for generation in served.engine.sample(PROMPTS[:1], group_size=32, seed=0)[0]:

@@ -8,8 +8,15 @@ from abc import abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.rollout.engines.server.served_model import open_served
-from rollcall_runtime.rollout.inference_engine import InferenceEngine, TokenLimits, check_shapes
+from rollcall_runtime.rollout.inference_engine import (
+    FIELD,
+    InferenceEngine,
+    TokenLimits,
+    check_shapes,
+)
+from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -46,7 +53,11 @@ class ServerEngine(InferenceEngine):
     def __init__(self, model: str, settings: TokenSettings) -> None:
         source, self._directory = open_served(model, engine=self.NAME)
         self._source: ModelSource = source
+        self._eos = end_tokens(source)
         positions = settings.max_model_len or source.positions
+        if source.positions is not None and settings.max_model_len > source.positions:
+            problem = f"{positions} is above the model's {source.positions} positions; lower it"
+            raise SpecError(f"{FIELD}.config.maxModelLen", problem)
         self._limits = TokenLimits(settings.max_tokens, positions)
         self._shapes = self._weight_shapes()
         self._folder = Path(tempfile.mkdtemp(prefix=f"rollcall-{self.NAME}-"))
