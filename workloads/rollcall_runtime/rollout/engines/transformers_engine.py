@@ -19,6 +19,8 @@ from rollcall_runtime.worker.devices import worker_device
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import Tensor, nn
 
     from rollcall_runtime.models.model_source import ModelSource
@@ -31,14 +33,17 @@ class TransformersEngine(InProcessEngine):
     other = "tiny"
     max_tokens = 64
 
+    def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
+        super().__init__(model=model, config=config)
+        if "past_key_values" not in inspect.signature(self._model.forward).parameters:
+            problem = f"{self.name} does not serve {self._source.architecture}: it has no cache of"
+            raise SpecError(f"{FIELD}.name", f"{problem} keys and values; vllm may serve it")
+
     @classmethod
     def _serves(cls, source: ModelSource) -> bool:
         return isinstance(source, HuggingFaceSource)
 
     def _cached(self, model: nn.Module) -> CachedModel:
-        if "past_key_values" not in inspect.signature(model.forward).parameters:
-            problem = f"{self.name} does not serve {self._source.architecture}: it has no cache of"
-            raise SpecError(f"{FIELD}.name", f"{problem} keys and values; vllm may serve it")
         return CachedTransformer(self._source, model, self._device)
 
     def _device_type(self) -> str:

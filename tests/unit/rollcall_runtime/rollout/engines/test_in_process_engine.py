@@ -21,7 +21,12 @@ from rollcall_runtime.rollout.inference_engine import (
     PauseMode,
 )
 from rollcall_runtime.worker.errors import SpecError
-from tests.process.engines.tiny_models import ARCHITECTURES, Architecture, write_tiny_model
+from tests.process.engines.tiny_models import (
+    ARCHITECTURES,
+    Architecture,
+    write_model,
+    write_tiny_model,
+)
 from tests.unit.rollcall_runtime.rollout.engine_driver import (
     SECONDS,
     EngineDriver,
@@ -297,6 +302,27 @@ def test_every_architecture_of_hugging_face_is_sampled_from(
         for generation in group:
             expected = recomputed(tokens, generation, models)
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("architecture", ["granite", "gemma2"])
+def test_what_an_architecture_computes_after_its_output_layer_is_in_the_samples(
+    tmp_path: Path, architecture: str
+) -> None:
+    own = {"logits_scaling": 8.0} if architecture == "granite" else {"head_dim": 16}
+    served = Served(TRANSFORMERS, write_model(tmp_path / "m", architecture, **own))
+    served.engine.load_weights(served.state(0).items(), version=0)
+    models = {0: served.policy(0)}
+    for tokens, group in zip(RAGGED, sample(served.engine, RAGGED), strict=True):
+        for generation in group:
+            expected = recomputed(tokens, generation, models)
+            assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_without_a_cache_of_keys_and_values_is_refused(tmp_path: Path) -> None:
+    """It would pass over the tokens before the last one."""
+    path = str(write_model(tmp_path / "m", "mamba"))
+    with pytest.raises(SpecError, match="transformers does not serve mamba: it has no cache of"):
+        TransformersEngine(model=path)
 
 
 def test_a_model_of_hugging_face_is_put_on_the_workers_device(
