@@ -18,8 +18,8 @@ class TooLong(StrEnum):
 class DataSource:
     """One source of rows.
 
-    `name`: a builtin (builtin:reverse, or REASONING_GYM and a data set), the path of a JSONL or
-    Parquet file, a directory that `datasets` saved or can load, or the id of a data set; `subset`
+    `name`: a builtin (builtin:reverse, or REASONING_GYM and a data set), the path of a file, a
+    directory of files or one that `datasets` saved or can load, or the id of a data set; `subset`
     and `split` choose within the last two. `weight`: how many of `sum of weights` successive
     prompts come from this source. `column` holds the prompt; empty: `messages`,
     `prompt` or `tokens`, whichever there is. `columns` go to the reward function beside it; empty:

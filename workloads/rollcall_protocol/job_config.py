@@ -21,10 +21,17 @@ class EngineRef:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointConfig:
-    """Where and how often the trainer saves. `path` is a folder of a mounted volume."""
+    """Where and how often the trainer saves. `path` is a folder of a mounted volume.
+
+    `other_data`: CONTINUE to go on with a checkpoint of other data than the job's.
+    """
 
     every_steps: int
     path: str
+    other_data: str = "Refuse"
+
+
+CONTINUE = "Continue"
 
 
 @dataclass(frozen=True, slots=True)

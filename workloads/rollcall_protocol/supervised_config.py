@@ -10,10 +10,10 @@ from rollcall_protocol.train_settings import MAX_LEARNING_RATE
 class SupervisedConfig:
     """A job that learns the answers in its data, without rollouts and reward.
 
-    `optimizer` by name. `rows_per_step`: rows of each optimizer step, of all ranks together.
-    Training ends after `epochs` passes over the rows, or after `max_steps` steps if that is not 0.
-    `evaluation`: rows that are not learnt, whose loss is measured every `evaluate_every` steps (0:
-    at the end alone).
+    `optimizer` by name. `rows_per_step`: rows of each optimizer step, of all ranks together; the
+    last step of a pass has what is left. Training ends after `epochs` passes over the rows, or
+    after `max_steps` steps if that is not 0. `evaluation`: rows that are not learnt, whose loss is
+    measured every `evaluate_every` steps (0: at the end alone).
     """
 
     optimizer: str = "adamw"
@@ -36,4 +36,4 @@ class SupervisedConfig:
 
     def steps(self, rows: int) -> int:
         """How many optimizer steps training has, with that many rows."""
-        return self.max_steps or -(-self.epochs * rows // self.rows_per_step)
+        return self.max_steps or self.epochs * -(-rows // self.rows_per_step)

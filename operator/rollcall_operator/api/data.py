@@ -30,8 +30,8 @@ class RowsSpec(Model):
 
     name: DataName
     """A builtin (builtin:reverse, builtin:first-letter, builtin:reasoning-gym/<data set>), the
-    path of a JSONL or Parquet file, a directory that the package datasets saved, or a Hugging Face
-    data set id."""
+    path of a file (.jsonl, .ndjson, .json, .csv, each also with .gz, or .parquet), a directory of
+    such files or one that the package datasets saved, or a Hugging Face data set id."""
     config: EngineConfig
     """Settings of a data set of reasoning-gym, such as min_terms of chain_sum, and its seed and
     size (100000): so many questions are there."""
@@ -81,8 +81,8 @@ class DataSpec(Model):
     prompts: DataName | None = None
     """The only source: a builtin (builtin:reverse, builtin:first-letter,
     builtin:reasoning-gym/<data set>, or builtin:front for agents' trajectories), the path of a
-    JSONL or Parquet file, a directory that the package datasets saved, or a Hugging Face data set
-    id."""
+    file (.jsonl, .ndjson, .json, .csv, each also with .gz, or .parquet), a directory of such files
+    or one that the package datasets saved, or a Hugging Face data set id."""
     sources: (
         Annotated[
             list[DataSourceSpec],

@@ -136,9 +136,10 @@ DataName = Annotated[
     str,
     Field(min_length=1, max_length=512),
     matches(
-        f"^(builtin:{_NAME}(/{_NAME})?|(/[^/]+)*/([^/]+[.](jsonl|parquet)|[^/.]+)|{_NAME}(/{_NAME})?)$",
-        "must be builtin:<name>, an absolute path that ends in .jsonl or .parquet or is a "
-        "directory, or a data set id such as org/prompts",
+        f"^(builtin:{_NAME}(/{_NAME})?|(/[^/]+)*/([^/]+[.](parquet|(jsonl|ndjson|json|csv)([.]gz)?)|[^/.]+)|{_NAME}(/{_NAME})?)$",
+        "must be builtin:<name>, an absolute path of a directory or of a file that ends in .jsonl, "
+        ".ndjson, .json or .csv (or one of them with .gz) or in .parquet, or a data set id such as "
+        "org/prompts",
     ),
 ]
 

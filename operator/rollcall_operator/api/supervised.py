@@ -28,7 +28,8 @@ class SupervisedSpec(Model):
     learning_rate: LearningRate = "1e-5"
     """Learning rate, as a decimal string. Its schedule is a setting of the training engine."""
     rows_per_step: Annotated[int, Field(ge=1, le=1_000_000)] = 32
-    """Number of rows for each optimizer step, of all ranks together."""
+    """Number of rows for each optimizer step, of all ranks together. The last step of a pass has
+    what is left."""
     epochs: Count = 1
     """Number of passes over the rows, after which the job succeeds."""
     max_steps: _Steps = 0

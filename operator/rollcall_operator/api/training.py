@@ -204,6 +204,10 @@ class CheckpointSpec(Model):
     """Number of optimizer steps between two checkpoints."""
     volume: CheckpointVolume
     """Volume for the checkpoints, mounted at /var/lib/rollcall/checkpoints."""
+    other_data: Literal["Refuse", "Continue"] = "Refuse"
+    """What happens when the data are others than the checkpoint's: other rows, or another seed,
+    weight or rowsPerStep, so that its step and prompts count other rows. Refuse: the job ends with
+    an error that names what differs. Continue: training goes on at its step, with the new data."""
 
 
 class TrainerSpec(Model):

@@ -206,8 +206,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "held-out rows in an unknown format",
-        ("spec.supervised.evaluation.source.name", "ends in .jsonl or .parquet"),
-        {**NO_ALGORITHM, "spec.supervised.evaluation": {"source": {"name": "/data/a.csv"}}},
+        ("spec.supervised.evaluation.source.name", "a file that ends in .jsonl"),
+        {**NO_ALGORITHM, "spec.supervised.evaluation": {"source": {"name": "/data/a.txt"}}},
     ),
     _apply("no rollouts", ("spec.rollouts", "at least 1 items"), {"spec.rollouts": []}),
     _apply(
@@ -488,13 +488,13 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "prompts in an unknown format",
-        ("spec.data.prompts", "ends in .jsonl or .parquet"),
-        {"spec.data.prompts": "/data/prompts.csv"},
+        ("spec.data.prompts", "a file that ends in .jsonl"),
+        {"spec.data.prompts": "/data/prompts.txt"},
     ),
     _apply(
         "one source of prompts in an unknown format",
-        ("spec.data.sources[0].name", "ends in .jsonl or .parquet"),
-        {"spec.data.prompts": DELETE, "spec.data.sources": [{"name": "/data/prompts.csv"}]},
+        ("spec.data.sources[0].name", "a file that ends in .jsonl"),
+        {"spec.data.prompts": DELETE, "spec.data.sources": [{"name": "/data/prompts.txt"}]},
     ),
     _apply(
         "prompts and sources",
@@ -702,8 +702,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "an evaluation of prompts in an unknown format",
-        ("spec.evaluation.source.name", "ends in .jsonl or .parquet"),
-        {"spec.evaluation": {"everySteps": 10, "source": {"name": "/data/a.csv"}}},
+        ("spec.evaluation.source.name", "a file that ends in .jsonl"),
+        {"spec.evaluation": {"everySteps": 10, "source": {"name": "/data/a.txt"}}},
     ),
     _apply(
         "figures in a relative folder",

@@ -14,7 +14,7 @@ from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import reward_error_share, trajectory_groups
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
-from rollcall_runtime.data import checked_column, prompt_rows, row_mix
+from rollcall_runtime.data import checked_column, row_mix, travelling_columns
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
 from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.tasks.builtin_rewards import patterns
@@ -73,7 +73,7 @@ PROMISES = {
         f"up to {environment_messages.AT_ONCE} at once",
     ],
     "data.md": [
-        f"as JSON of at most {prompt_rows.MAX_ROW_BYTES >> 10} KiB",
+        f"as JSON of at most {travelling_columns.MAX_ROW_BYTES >> 10} KiB",
         {16: "The sixteen longest rows are tokenized"}[checked_column._LONGEST],
         {1000: "More than a thousand rows left out one after the other"}[row_mix.MAX_DROPPED],
     ],

@@ -1,18 +1,17 @@
-"""Rows of Parquet files and of Hugging Face data sets, which stay in Arrow's memory."""
+"""Rows of Arrow tables: Parquet files, and what `datasets` maps into memory."""
 
 from __future__ import annotations
 
-from pathlib import Path
+import json
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.data.row_values import plain_row
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-
-    from rollcall_protocol.data_config import DataSource
-
-_SCANNED_ROWS = 1000  # that are Python objects at a time
+    from pathlib import Path
+SCANNED_ROWS = 1000  # that are Python objects at a time
 
 
 class TableRows:
@@ -34,12 +33,11 @@ class TableRows:
         return self._count
 
     def row(self, number: int) -> dict[str, Any]:
-        found: dict[str, Any] = self._read(number).to_pylist()[0]
-        return found
+        return _plain_rows(self._read(number))[0]
 
-    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:
-        for batch in self._batches(list(columns)):
-            yield from batch.to_pylist()
+    def scan(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for batch in self._batches([name for name in self.columns if name in columns]):
+            yield from _plain_rows(batch)
 
     def place(self, number: int) -> str:
         return f"{self._name}, row {number + 1}"
@@ -67,54 +65,33 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
         columns=table.column_names,
         count=table.num_rows,
         read=lambda number: table.slice(number, 1),
-        batches=lambda names: table.select(names).to_batches(max_chunksize=_SCANNED_ROWS),
+        batches=lambda columns: table.select(columns).to_batches(max_chunksize=SCANNED_ROWS),
     )
 
 
-def open_dataset(source: DataSource, *, field: str) -> TableRows:
-    """The rows of a directory or an id, memory-mapped by `datasets`.
-
-    An id is taken from a hub or from the cache, as HF_HOME, HF_ENDPOINT and HF_HUB_OFFLINE say.
-    """
-    try:
-        import datasets  # noqa: PLC0415 - likewise
-    except ImportError as error:
-        problem = f"{source.name!r} needs the package datasets, which this image lacks ({error})"
-        raise SpecError(field, f"{problem}; add it, or give a .jsonl or .parquet file") from error
-    datasets.disable_progress_bars()
-    try:
-        found = _load(datasets, source, field=field).with_format("arrow")
-    except SpecError:
-        raise
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
-        problem = f"cannot load the data set {source.name!r}: {type(error).__name__}: {error}"
-        raise SpecError(field, f"{problem}; {_ADVICE}") from error
-    return TableRows(
-        source.name,
-        columns=found.column_names,
-        count=len(found),
-        read=lambda number: found[number],
-        batches=lambda names: found.select_columns(names).iter(_SCANNED_ROWS),
-    )
+def _plain_rows(table: Any) -> list[dict[str, Any]]:
+    """Rows of a table or of a batch as JSON Lines would give them."""
+    rows = table.to_pylist(maps_as_pydicts="strict")
+    for column in table.schema:
+        if _JSON in str(column.type):
+            for row in rows:
+                row[column.name] = _parsed(row[column.name], column.type)
+    return [plain_row(row) for row in rows]
 
 
-_ADVICE = (
-    "give a .jsonl or .parquet file, a directory in this container, or an id that is on the hub "
-    "or, with HF_HUB_OFFLINE=1, in the cache"
-)
+_JSON = "arrow.json"  # texts of JSON: `datasets` stores objects of different keys so
 
 
-def _load(datasets: Any, source: DataSource, *, field: str) -> Any:
-    directory = Path(source.name)
-    if not directory.is_dir() or not any((directory / name).is_file() for name in _SAVED):
-        return datasets.load_dataset(source.name, source.subset or None, split=source.split)
-    found = datasets.load_from_disk(source.name)
-    if not isinstance(found, datasets.DatasetDict):
-        return found
-    if source.split not in found:
-        known = ", ".join(sorted(found))
-        raise SpecError(field, f"{source.name!r} has no split {source.split!r}; it has {known}")
-    return found[source.split]
+def _parsed(value: Any, kind: Any) -> Any:
+    """`value`, with the JSON read that texts of type arrow.json hold in it."""
+    from pyarrow import types  # noqa: PLC0415 - not every image has it
 
-
-_SAVED = ("dataset_dict.json", "state.json")
+    if value is None:
+        return None
+    if getattr(kind, "extension_name", "") == _JSON:
+        return json.loads(value)
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return [_parsed(item, kind.value_type) for item in value]
+    if types.is_struct(kind):
+        return {item.name: _parsed(value[item.name], item.type) for item in kind}
+    return value

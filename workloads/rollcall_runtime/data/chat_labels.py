@@ -6,22 +6,29 @@ import re
 from bisect import bisect_left
 from typing import TYPE_CHECKING
 
-from rollcall_runtime.data.model_input import without_nulls
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from rollcall_runtime.data.model_input import Message, ModelInput
+    from rollcall_runtime.data.tools import Tools
     from rollcall_runtime.models.tokenizer import ModelTokenizer
 
 _MARK = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 def label_chat(
-    messages: Sequence[Message], *, model: ModelInput, first: int = 0, place: str, field: str
+    messages: Sequence[Message],
+    *,
+    model: ModelInput,
+    first: int = 0,
+    tools: Tools | None = None,
+    place: str,
+    field: str,
 ) -> tuple[list[int], list[bool]]:
-    """The chat's tokens, and which of them the assistant writes in `messages[first:]`.
+    """The chat's tokens, and which of them the assistant writes in `messages[first:]`; `tools` are
+    what it may call.
 
     A template that marks what is generated (`{% generation %}`) decides. Without marks a turn
     begins where the chat before it ends when the template opens an answer, and ends with the first
@@ -34,12 +41,16 @@ def label_chat(
 
     def text(count: int, *, answer_follows: bool) -> str:
         return model.chat_text(
-            messages[:count], answer_follows=answer_follows, place=place, field=field
+            messages[:count],
+            answer_follows=answer_follows,
+            tools=tools,
+            place=place,
+            field=field,
         )
 
     whole = text(len(messages), answer_follows=False)
     if _MARK.search(str(model.tokenizer.library.chat_template)):
-        tokens, learnt = _marked(messages, model.tokenizer)
+        tokens, learnt = _marked(messages, tools, model.tokenizer)
         opening = text(first, answer_follows=True) if first else ""
         read = len(model.tokenizer.encode(opening))
         learnt = [mark and position >= read for position, mark in enumerate(learnt)]
@@ -60,9 +71,12 @@ def label_chat(
     return tokens, learnt
 
 
-def _marked(messages: Sequence[Message], tokenizer: ModelTokenizer) -> tuple[list[int], list[bool]]:
+def _marked(
+    messages: Sequence[Message], tools: Tools | None, tokenizer: ModelTokenizer
+) -> tuple[list[int], list[bool]]:
     encoded = tokenizer.library.apply_chat_template(
-        [without_nulls(message) for message in messages],
+        list(messages),
+        tools=tools,
         return_dict=True,
         return_assistant_tokens_mask=True,
     )

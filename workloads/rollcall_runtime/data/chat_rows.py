@@ -36,8 +36,8 @@ class ChatRows:
     def row(self, number: int) -> dict[str, Any]:
         return self._chat(self._rows.row(number))
 
-    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:
-        return map(self._chat, self._rows.scan(*columns))
+    def scan(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        return map(self._chat, self._rows.scan(columns))
 
     def place(self, number: int) -> str:
         return self._rows.place(number)

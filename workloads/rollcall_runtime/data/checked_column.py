@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.data.row_kind import RowKind, kind_of, size_of
+from rollcall_runtime.data.row_kind import MESSAGES, RowKind, kind_of, size_of
+from rollcall_runtime.data.row_values import json_text
+from rollcall_runtime.data.tools import TOOLS, tools_of
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from rollcall_runtime.data.model_input import ModelInput
     from rollcall_runtime.data.rows import Rows
 
@@ -18,21 +22,36 @@ _LONGEST = 16
 
 @dataclass(frozen=True, slots=True)
 class CheckedColumn:
-    """`kind` is that of every row; `longest` are some of the longest rows, by characters."""
+    """`kind` is that of every row; `longest` are some of the longest rows, by characters.
+
+    `columns`: those that any of the rows has.
+    """
 
     name: str
     kind: RowKind
     longest: tuple[int, ...]
+    columns: tuple[str, ...]
 
 
-def check_column(rows: Rows, name: str, *, model: ModelInput, field: str) -> CheckedColumn:
-    """Read column `name` of all rows: each has it, in one kind, with tokens that the model knows.
+def check_column(
+    rows: Rows,
+    name: str,
+    *,
+    model: ModelInput,
+    field: str,
+    also: Sequence[str] = (),
+    look: Callable[[dict[str, Any], RowKind, str], None] = lambda _row, _kind, _place: None,
+) -> CheckedColumn:
+    """Read column `name` of all rows: each has it, in one kind, with tokens that the model knows,
+    or tools that a chat template can write. `look` gets each row with the columns `also`, its kind
+    and its place.
 
     SpecError at `field` names the first row that is wrong. A million short rows take some seconds.
     """
     kind: RowKind | None = None
     longest: list[tuple[int, int]] = []
-    for number, row in enumerate(rows.scan(name)):
+    columns = dict.fromkeys(rows.columns)
+    for number, row in enumerate(rows.scan((name, TOOLS, *also))):
         place = rows.place(number)
         if name not in row:
             raise SpecError(field, f"{place}: there is no column {name!r}, which other rows have")
@@ -40,11 +59,29 @@ def check_column(rows: Rows, name: str, *, model: ModelInput, field: str) -> Che
         if found is not (kind := kind or found):
             problem = f"{place}: {name} holds {found}, and {kind} in the rows before"
             raise SpecError(field, f"{problem}; a source has one kind of rows")
-        if kind is RowKind.TOKENS:
-            model.check_tokens(row[name], place=place, field=field)
+        _check_kind(row, name, kind, model=model, place=place, field=field)
+        look(row, kind, place)
+        columns.update(dict.fromkeys(row))
         heapq.heappush(longest, (size_of(row[name], kind), number))
         if len(longest) > _LONGEST:
             heapq.heappop(longest)
     if kind is None:
         raise SpecError(field, f"{rows.place(0)}: there is no row")
-    return CheckedColumn(name, kind, tuple(number for _, number in longest))
+    return CheckedColumn(name, kind, tuple(number for _, number in longest), tuple(columns))
+
+
+def _check_kind(
+    row: dict[str, Any], name: str, kind: RowKind, *, model: ModelInput, place: str, field: str
+) -> None:
+    match kind:
+        case RowKind.TOKENS:
+            model.check_tokens(row[name], place=place, field=field)
+        case RowKind.CHAT:
+            tools_of(row, place=place, field=field)
+            if any(message.get("tool_calls") for message in row[name]):
+                json_text({name: row[name]}, place=place, field=field)
+        case RowKind.TEXT if name == MESSAGES:
+            problem = f"{place}: {name} holds text, and wants a list of messages"
+            raise SpecError(
+                field, f"{problem}; name the column `prompt`, or give chats as .jsonl or .parquet"
+            )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.models.tokenizer import ModelTokenizer
@@ -66,12 +66,17 @@ class ModelInput:
         return self.tokenizer.prompt_tokens(text)
 
     def chat_text(
-        self, messages: Sequence[Message], *, answer_follows: bool, place: str, field: str
+        self,
+        messages: Sequence[Message],
+        *,
+        answer_follows: bool,
+        tools: Sequence[dict[str, Any]] | None = None,
+        place: str,
+        field: str,
     ) -> str:
         """The chat as the template writes it; SpecError at `field` if the template refuses it."""
-        chat = [without_nulls(message) for message in messages]
         try:
-            return self.tokenizer.chat_text(chat, answer_follows=answer_follows)
+            return self.tokenizer.chat_text(messages, answer_follows=answer_follows, tools=tools)
         except SpecError:
             raise
         except (ValueError, TypeError, KeyError) as error:
@@ -81,8 +86,3 @@ class ModelInput:
             raise SpecError(
                 field, f"{problem}; add it, or give prompts as text or tokens"
             ) from error
-
-
-def without_nulls(message: Mapping[str, Any]) -> Message:
-    """A message without what it has only because other rows of its table have it."""
-    return {name: value for name, value in message.items() if value is not None}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rollcall_protocol.data_config import FRONT
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_runtime.data.data_identity import DataIdentity, identity_of
 from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.prompt_rows import open_prompt_rows
 from rollcall_runtime.data.row_mix import RowMix, open_mix
@@ -159,3 +160,18 @@ def _check_row(
         except ValueError as error:
             problem = f"{place}: the reward cannot use this row: {error}"
             raise SpecError(field or "spec.data.prompts", problem) from error
+
+
+def check_prompts(
+    data: DataConfig,
+    *,
+    model: ModelInput,
+    sampling: SamplingConfig,
+    needs: Sequence[RowNeeds] = (),
+) -> DataIdentity:
+    """What the numbers of the prompts of a job count. SpecError as `open_prompts`."""
+    source = open_prompts(data, model=model, sampling=sampling, needs=needs)
+    try:
+        return identity_of(data, source.rows.readers if isinstance(source, TablePrompts) else ())
+    finally:
+        source.close()

@@ -43,7 +43,7 @@ class ReasoningGymRows:
             problem = f"{self.place(number)}: {type(error).__name__}: {error}"
             raise SpecError(self._field, problem) from error
 
-    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is made whole
+    def scan(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is made whole
         return (self.row(number) for number in range(min(_TRIED, len(self))))
 
     def place(self, number: int) -> str:

@@ -10,7 +10,8 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PROMPT_COLUMNS = ("messages", "prompt", "tokens")
+MESSAGES = "messages"
+PROMPT_COLUMNS = (MESSAGES, "prompt", "tokens")
 
 
 class RowKind(StrEnum):

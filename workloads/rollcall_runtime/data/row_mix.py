@@ -81,6 +81,9 @@ class RowReader(Protocol[T_co]):
     def place(self, number: int) -> str:
         """Where row `number` is: file and line, or data set and row."""
 
+    def content(self) -> str:
+        """See `content_of`."""
+
     def close(self) -> None:
         """Free what is open; harmless twice."""
 

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_runtime.data.chat_labels import label_chat
 from rollcall_runtime.data.checked_column import CheckedColumn, check_column
+from rollcall_runtime.data.data_identity import content_of
 from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.row_kind import RowKind, find_column
 from rollcall_runtime.data.row_mix import RowMix, open_mix
 from rollcall_runtime.data.templated_rows import open_source
+from rollcall_runtime.data.tools import tools_of
+from rollcall_runtime.data.unread_columns import name_unread
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -57,6 +60,9 @@ class SupervisedRows:
     def place(self, number: int) -> str:
         return self.rows.place(number)
 
+    def content(self) -> str:
+        return content_of(self.rows, self.column.name)
+
     def close(self) -> None:
         self.rows.close()
 
@@ -67,7 +73,12 @@ class SupervisedRows:
                 both = [*prompt, *(completion or ())]
                 first = len(prompt) if completion else 0
                 return label_chat(
-                    both, model=self.model, first=first, place=place, field=self.field
+                    both,
+                    model=self.model,
+                    first=first,
+                    tools=tools_of(row, place=place, field=self.field),
+                    place=place,
+                    field=self.field,
                 )
             case RowKind.TOKENS:
                 tokens = [*prompt, *(completion or ())]
@@ -100,7 +111,7 @@ def open_supervised_rows(
         undo.callback(rows.close)
         name = find_column(rows.columns, source.prompt_column, place=rows.place(0), field=field)
         column = check_column(rows, name, model=model, field=field)
-        if COMPLETION in rows.columns:
+        if COMPLETION in column.columns:
             completion = check_column(rows, COMPLETION, model=model, field=field)
             if completion.kind is not column.kind:
                 problem = (
@@ -112,6 +123,7 @@ def open_supervised_rows(
                 f"{rows.place(0)}: a prompt that is {column.kind} needs a column {COMPLETION!r}"
             )
             raise SpecError(field, f"{problem} with what is to be learnt")
+        name_unread(source, column, (COMPLETION,), model=model, field=field)
         found = SupervisedRows(rows, field, column, model, limit)
         for number in column.longest:  # what cannot be used shows before the first step
             found.read(number)

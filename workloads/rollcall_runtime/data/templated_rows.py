@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from string import Formatter
 from typing import TYPE_CHECKING, Any
 
 from rollcall_runtime.data.chat_rows import ChatRows
-from rollcall_runtime.data.rows import open_rows
+from rollcall_runtime.data.open_rows import open_rows
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
     from rollcall_protocol.data_config import DataSource
     from rollcall_runtime.data.rows import Rows
+
+
+def template_columns(template: str) -> set[str]:
+    """The columns whose names stand in `template`."""
+    return {name for _, name, _, _ in Formatter().parse(template) if name is not None}
 
 
 class TemplatedRows:
@@ -55,7 +61,7 @@ class TemplatedRows:
         )
         return {**row, self._prompt: text}
 
-    def scan(self, *columns: str) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is read whole
+    def scan(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:  # noqa: ARG002 - a row is read whole
         return (self.row(number) for number in range(len(self)))
 
     def place(self, number: int) -> str:
@@ -69,7 +75,8 @@ class TemplatedRows:
             problem = f"{place}: there is no column {name!r}, which the template names"
             raise SpecError(self._field, problem)
         value = row[name]
-        if not isinstance(value, (str, int, float)):
+        finite = not isinstance(value, float) or math.isfinite(value)
+        if not isinstance(value, (str, int, float)) or not finite:
             problem = f"{place}: {name} holds {value!r:.60}"
             raise SpecError(self._field, f"{problem}; a template takes texts and numbers")
         return str(value)

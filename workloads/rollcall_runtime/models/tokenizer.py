@@ -71,12 +71,17 @@ class ModelTokenizer:
         return text
 
     def chat_text(
-        self, messages: Sequence[Mapping[str, Any]], *, answer_follows: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        answer_follows: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
         """Messages with `role` and `content` as the chat template writes them.
 
-        `answer_follows` ends with the beginning of the assistant's turn. SpecError if there is no
-        template; ValueError if it refuses the messages.
+        `answer_follows` ends with the beginning of the assistant's turn. `tools`: JSON schemas of
+        the functions that the assistant may call. SpecError if there is no template; ValueError if
+        it refuses the messages.
         """
         # Templates alone need it.
         from jinja2 import TemplateError  # noqa: PLC0415
@@ -85,6 +90,7 @@ class ModelTokenizer:
         try:
             text: str = self.library.apply_chat_template(
                 [dict(message) for message in messages],
+                tools=None if tools is None else [dict(tool) for tool in tools],
                 add_generation_prompt=answer_follows,
                 tokenize=False,
             )

@@ -19,6 +19,7 @@ from rollcall_runtime.coordinator.published_manifests import PublishedManifests
 from rollcall_runtime.coordinator.reward_check import RewardCheck
 from rollcall_runtime.coordinator.server import CoordinatorServer
 from rollcall_runtime.data.model_input import ModelInput
+from rollcall_runtime.data.prompt_source import check_prompts
 from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.model_source import ModelSource
@@ -37,7 +38,12 @@ from rollcall_runtime.train.gang_member import (
     trainer_rendezvous,
 )
 from rollcall_runtime.train.health import TrainingHealth, skipped_steps
-from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts, with_steps
+from rollcall_runtime.train.job_prompts import (
+    open_held_out,
+    open_job_prompts,
+    row_needs,
+    with_steps,
+)
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.rank_process import RankProcess, serve_rank
@@ -359,7 +365,9 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
     job = environment.job
     chosen, sync = job.trainer_engine, job.weight_sync
     model = ModelInput.of(open_model(job.model), rollout_context=job.rollout_context)
-    open_job_prompts(job, model).close()
+    counted = check_prompts(
+        job.data, model=model, sampling=job.algorithm.sampling, needs=row_needs(job)
+    )
     make_engine = train_engines.get(chosen.name)
     loop, rest = split_loop(chosen.config)
     settings, own = split_config(rest)
@@ -399,7 +407,9 @@ def _make_rank(environment: TrainerEnvironment, refused: Callable[[str], None]) 
             health=TrainingHealth(
                 job.health, folder=skipped_steps(job.checkpoint), rank=ranks.rank
             ),
-            checkpoints=Checkpointer(job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid),
+            checkpoints=Checkpointer(
+                job.checkpoint, ranks=ranks, pod_uid=environment.pod.uid, data=counted
+            ),
             snapshotter=snapshotter,
             publish_every=sync.trigger_parameter_sync_step if sync.enabled else 0,
             export=FinalExport(job.export_path, last_step=job.algorithm.max_steps, ranks=ranks),

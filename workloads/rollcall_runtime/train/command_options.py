@@ -88,7 +88,7 @@ def add_data_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=source,
         metavar=_SOURCE,
-        help="a .jsonl or .parquet file, a directory or an id of datasets, or "
+        help="a .jsonl, .json, .csv or .parquet file, a directory or an id of datasets, or "
         "builtin:reasoning-gym/<data set>; keys: weight, subset, split, column, columns (joined by "
         "+), template, chat (true), system, config.<setting>",
     )

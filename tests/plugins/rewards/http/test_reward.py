@@ -89,6 +89,14 @@ def test_the_service_gets_text_tokens_and_row(service: Service, directory: Path)
     assert service.paths == ["/score?task=a"]
 
 
+def test_a_row_that_is_no_json_is_not_sent(service: Service, directory: Path) -> None:
+    """As an agent's own reward may bring one."""
+    reward = load_reward("http", {"url": service.url}, directory=directory)
+    with pytest.raises(UnusableRewardError, match="the row holds NaN or Infinity"):
+        reward((3, 4), (5,), {"answer": float("nan")})
+    assert service.samples == []
+
+
 def test_a_token_comes_from_the_environment(
     service: Service, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,10 +1,14 @@
 """Batches of rows: which rows, what is learnt of them, and what is counted."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
 from rollcall_protocol.data_config import TooLong
+from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
 from tests.unit.rollcall_runtime.data.character_tokenizer import no_tokenizer
 from tests.unit.rollcall_runtime.train.supervised_data import reverse_answers
@@ -24,6 +28,20 @@ def test_a_batch_has_successive_rows_and_learns_the_completions(tmp_path: Path) 
         assert batch.tokens[place].tolist() == row.tokens[:-1]
         assert batch.targets[place].tolist() == row.tokens[1:]
         assert batch.mask[place].tolist() == [False] * 6 + [True] * 6
+
+
+@pytest.mark.parametrize(("rows", "size"), [(5, 64), (8, 3), (8, 4), (7, 1)])
+def test_each_epoch_has_each_row_once(tmp_path: Path, rows: int, size: int) -> None:
+    """As transformers' Trainer counts: the last batch of an epoch has what is left."""
+    found = batches(tmp_path, size=size, rows=rows)
+    steps = SupervisedConfig(rows_per_step=size, epochs=3).steps(rows)
+    each = steps // 3
+    assert each == math.ceil(rows / size)
+    every = [[tuple(row) for row in found.batch(n).tokens.tolist()] for n in range(steps)]
+    for epoch in (every[:each], every[each : 2 * each], every[2 * each :]):
+        learnt = [row for batch in epoch for row in batch]
+        assert len(learnt) == len(set(learnt)) == rows
+        assert [len(batch) for batch in epoch[:-1]] == [size] * (each - 1)
 
 
 def test_reading_ahead_gives_the_same_batches(tmp_path: Path) -> None:

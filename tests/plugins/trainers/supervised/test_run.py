@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from safetensors.torch import load_file
 from torch.nn.functional import cross_entropy
 
 from rollcall_plugins.trainers.supervised.batches import SupervisedBatches
+from rollcall_plugins.trainers.supervised.command import _line
 from rollcall_plugins.trainers.supervised.run import SupervisedJob, SupervisedRank, SupervisedResult
+from rollcall_plugins.trainers.supervised.training import SupervisedStep
 from rollcall_protocol.job_config import CheckpointConfig, EngineRef, HealthConfig
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.data.supervised_rows import open_supervised
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from rollcall_plugins.trainers.supervised.training import SupervisedStep
     from rollcall_protocol.data_config import DataConfig
     from rollcall_runtime.train.train_batch import TrainBatch
 
@@ -106,8 +108,9 @@ def test_losses_and_evaluation_are_those_of_a_plain_loop(tmp_path: Path) -> None
 
 def test_epochs_are_passes_over_the_rows(tmp_path: Path) -> None:
     steps, result = run(job(tmp_path, max_steps=0, epochs=2, rows_per_step=7))
-    assert len(steps) == 7, "48 rows in steps of 7"
-    assert result.counts.read == 49
+    assert len(steps) == 8, "24 rows an epoch in three steps of 7 and one of 3"
+    assert [step.tokens for step in steps] == [42, 42, 42, 18] * 2
+    assert result.counts.read == 48
 
 
 def test_a_schedule_ends_with_training(tmp_path: Path) -> None:
@@ -126,6 +129,29 @@ def test_training_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     assert [step.loss for step in (*first, *rest)] == [step.loss for step in whole]
     again, result = run(job(tmp_path, checkpoint=folder))
     assert (again, result.finished) == ([], True)
+
+
+def test_other_data_than_the_checkpoints_are_refused_unless_asked_for(tmp_path: Path) -> None:
+    folder = CheckpointConfig(every_steps=100, path=str(tmp_path / "checkpoints"))
+    run(job(tmp_path, checkpoint=folder), stop=lambda steps: len(steps) == 2)
+    fewer = reverse_answers(tmp_path / "fewer.jsonl", rows=7)
+    changed = replace(job(tmp_path, checkpoint=folder), data=fewer)
+    with pytest.raises(
+        SpecError, match=r"^spec.data: .*'.*fewer.jsonl', of 7 rows, takes the plac"
+    ):
+        run(changed)
+    with pytest.raises(SpecError, match=r"^spec.data: .*rowsPerStep is 4, and was 8; give the da"):
+        run(job(tmp_path, checkpoint=folder, rows_per_step=4))
+    going_on = replace(changed, checkpoint=replace(folder, other_data="Continue"))
+    steps, result = run(going_on)
+    assert (len(steps), result.step) == (2, 4)
+    run(changed)  # the last checkpoint is of these data
+
+
+def test_a_step_without_a_loss_is_printed_as_json() -> None:
+    step = SupervisedStep(1, 2, math.nan, 0, math.inf, 1e-3, 0.5, skipped="not-finite")
+    printed = json.loads(_line(step, as_json=True), parse_constant=pytest.fail)
+    assert (printed["loss"], printed["gradient_norm"], printed["step"]) == (None, None, 1)
 
 
 def test_the_export_is_the_trained_model(tmp_path: Path) -> None:

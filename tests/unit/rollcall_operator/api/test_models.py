@@ -120,7 +120,10 @@ def test_model_paths(path: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["builtin:reverse", "/data/a.jsonl", "/data/v1.2/a.parquet", "/data/saved", "org/prompts"],
+    [
+        *("builtin:reverse", "/data/a.jsonl", "/data/v1.2/a.parquet", "/data/saved", "org/prompts"),
+        *("/data/a.jsonl.gz", "/data/a.json", "/data/a.csv", "/data/a.csv.gz", "/data/a.ndjson"),
+    ],
 )
 def test_sources_of_prompts(name: str) -> None:
     data = read({"spec.data.prompts": name}).data
@@ -128,7 +131,9 @@ def test_sources_of_prompts(name: str) -> None:
     assert data.prompts == name
 
 
-@pytest.mark.parametrize("name", ["", "data.jsonl.gz/", "/data/a.csv", "./a.jsonl", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["", "data.jsonl.gz/", "/data/a.txt", "/data/a.parquet.gz", "./a.jsonl", "a/b/c"]
+)
 def test_other_sources_of_prompts_are_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         read({"spec.data.prompts": name})

@@ -10,7 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from rollcall_protocol.data_config import DataSource
-from rollcall_runtime.data.rows import open_rows
+from rollcall_runtime.data.open_rows import open_rows
 from rollcall_runtime.worker.errors import SpecError
 
 FIELD = "spec.data.prompts"
@@ -36,7 +36,7 @@ def test_parquet_rows_by_number_and_in_their_order(table: Path) -> None:
     rows = opened(table)
     assert len(rows) == 3
     assert [rows.row(i) for i in (2, 0, 1)] == [ROWS[2], ROWS[0], ROWS[1]]
-    assert list(rows.scan("answer")) == [{"answer": row["answer"]} for row in ROWS]
+    assert list(rows.scan(["answer"])) == [{"answer": row["answer"]} for row in ROWS]
     assert rows.columns == ("prompt", "answer", "tags")
     assert rows.place(2) == f"{table}, row 3"
 
@@ -96,7 +96,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_directory_that_datasets_saved(saved: Path) -> None:
     rows = opened(saved)
     assert [rows.row(i) for i in range(len(rows))] == [ROWS[2], ROWS[0]]
-    assert list(rows.scan("prompt")) == [{"prompt": "three"}, {"prompt": "one"}]
+    assert list(rows.scan(["prompt"])) == [{"prompt": "three"}, {"prompt": "one"}]
     assert len(opened(saved, split="test")) == 3
     assert len(opened(saved / "one")) == 3
     with pytest.raises(SpecError, match="has no split 'dev'; it has test, train"):

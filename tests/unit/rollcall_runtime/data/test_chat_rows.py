@@ -31,7 +31,7 @@ def test_the_text_is_a_user_s_turn_after_the_system_s(tmp_path: Path) -> None:
     rows = open_source(asked, field=FIELD)
     chat = [SYSTEM, {"role": "user", "content": "1 + 2"}]
     assert rows.row(0) == {"a": 1, "b": 2, "prompt": chat}
-    assert [row["prompt"] for row in rows.scan("prompt")] == [chat]
+    assert [row["prompt"] for row in rows.scan(["prompt"])] == [chat]
 
 
 def test_a_completion_is_the_assistant_s_turn(tmp_path: Path) -> None:

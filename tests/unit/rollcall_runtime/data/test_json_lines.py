@@ -25,7 +25,7 @@ def test_rows_by_number_and_in_their_order(tmp_path: Path) -> None:
     rows = opened(tmp_path, '{"a": 1}\n\n  \n{"a": "é"}\n{"a": [3]}')
     assert len(rows) == 3
     assert [rows.row(i) for i in (2, 0, 1)] == [{"a": [3]}, {"a": 1}, {"a": "é"}]
-    assert list(rows.scan("a")) == [rows.row(i) for i in range(3)]
+    assert list(rows.scan(["a"])) == [rows.row(i) for i in range(3)]
     assert rows.columns == ("a",)
 
 
@@ -51,7 +51,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str | bytes, message: str)
     broken = line.encode() if isinstance(line, str) else line
     rows = opened(tmp_path, b'{"a": 1}\n' + broken + b'\n{"a": 2}\n')
     with pytest.raises(SpecError, match=message) as caught:
-        list(rows.scan("a"))
+        list(rows.scan(["a"]))
     assert caught.value.field == FIELD
     assert rows.row(2) == {"a": 2}
 

@@ -6,16 +6,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.prompts.prompt import Prompt
 from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.data.model_input import ModelInput
-from rollcall_runtime.data.prompt_rows import MAX_ROW_BYTES
 from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
 from rollcall_runtime.data.row_mix import MAX_DROPPED
+from rollcall_runtime.data.travelling_columns import MAX_ROW_BYTES
 from rollcall_runtime.worker.errors import SpecError
+from tests.process.engines.tiny_models import CHAT_TEMPLATE
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
     END,
     START,
@@ -110,7 +113,7 @@ def test_the_other_columns_and_the_text_travel_to_the_reward(tmp_path: Path) -> 
     some = opened(DataSource(path, columns=("answer",)), model=character_model()).prompt(0)
     numbers = written(tmp_path / "n.jsonl", [{"tokens": [1, 2], "answer": 4}])
     assert every is not None
-    assert every.row == row
+    assert every.row == row | {"more": {}}, "a null in an object is left out"
     assert some is not None
     assert some.row == {"answer": 4}
     assert opened(numbers).prompt(0) == Prompt((1, 2), {"answer": 4})
@@ -323,3 +326,121 @@ def test_a_template_makes_text_prompts_of_columns(tmp_path: Path) -> None:
     assert prompt is not None
     assert list(prompt.tokens) == model.text_tokens("2 + 3 = 5\n1 + 1 =")
     assert prompt.row == {"answer": 2}
+
+
+NAN, INFINITY = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize("value", [NAN, INFINITY, -INFINITY, [0.5, NAN], [{"deep": [INFINITY]}]])
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
+def test_a_number_that_json_does_not_have_is_refused_before_the_first_step(
+    tmp_path: Path, suffix: str, value: Any
+) -> None:
+    # The first row is none of the longest, which are read whole.
+    score = [{"deep": [0.5]}] if isinstance(value, list) and isinstance(value[0], dict) else [0.5]
+    good = {"prompt": "a longer one", "score": score if isinstance(value, list) else 0.5}
+    rows = [{"prompt": "one", "score": value}, *([good] * 20)]
+    path = tmp_path / f"p.{suffix}"
+    if suffix == "parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    place = {"parquet": ", row 1"}.get(suffix, ":1")
+    message = f"p.{suffix}{place}: score holds NaN or Infinity, which JSON does not have; write nu"
+    with pytest.raises(SpecError, match=f"^spec.data.prompts: .*{message}"):
+        opened(str(path), model=character_model())
+    opened(DataSource(str(path), columns=("prompt",)), model=character_model())
+
+
+def test_a_number_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "one", "score": 1e999}')
+    with pytest.raises(SpecError, match=r"p.jsonl:1: score holds NaN or Infinity"):
+        opened(str(tmp_path / "p.jsonl"), model=character_model())
+
+
+def test_a_template_takes_no_nan(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", [{"n": NAN}])
+    with pytest.raises(SpecError, match=r"p.jsonl:1: n holds nan; a template takes texts"):
+        opened(DataSource(path, template="{n} ="), model=character_model())
+
+
+def test_a_row_that_is_left_out_for_its_length_may_be_too_large_to_travel(tmp_path: Path) -> None:
+    rows = [{"prompt": "x" * MAX_ROW_BYTES}, {"prompt": "hi"}]
+    path = written(tmp_path / "p.jsonl", rows)
+    model = character_model(context=10)
+    source = opened(path, model=model, too_long=TooLong.DROP)
+    assert tokens(source, 0, 1) == [tuple(model.text_tokens("hi"))]
+
+
+TOOLS_FIRST = "{{ tools | tojson }}" + CHAT_TEMPLATE
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"a": NAN}}}
+
+
+def test_the_tools_of_a_row_are_in_its_prompt(tmp_path: Path) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    path = written(
+        tmp_path / "c.jsonl",
+        [
+            {"messages": [USER], "tools": [tool]},
+            {"messages": [USER], "tools": json.dumps([tool])},
+            {"messages": [USER], "tools": ""},
+        ],
+    )
+    model = character_model(TOOLS_FIRST)
+    source = opened(path, model=model)
+    texts = sorted(model.tokenizer.decode(each, special=True) for each in tokens(source, 0, 1, 2))
+    assert texts[0] == texts[1]
+    assert texts[0].startswith('[{"type": "function", "function": {"name": "f"}}]<|im_start|>user')
+    assert texts[2].startswith("null<|im_start|>user")
+    prompt = source.prompt(0)
+    assert prompt is not None
+    assert prompt.row is not None
+    assert "tools" in prompt.row, "the reward function gets them, too"
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"tools": "f"}, "tools is not JSON: "),
+        ({"tools": {"name": "f"}}, "tools holds {'name': 'f'}; wants a list of functions by JSON"),
+        (
+            {"tools": ["f"]},
+            r"tools holds \['f'\]; wants a list of functions by JSON schema, or null",
+        ),
+        ({"tools": [TOOL]}, "tools holds NaN or Infinity, which JSON does not have"),
+        (
+            {"messages": [USER, {"role": "assistant", "tool_calls": [TOOL]}, USER]},
+            "messages holds NaN or Infinity, which JSON does not have",
+        ),
+    ],
+)
+def test_tools_that_cannot_be_written_are_named(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    path = written(tmp_path / "c.jsonl", [{"messages": [USER], **row}])
+    with pytest.raises(SpecError, match=f"^spec.data.prompts: .*c.jsonl:1: {message}"):
+        opened(path, model=character_model(TOOLS_FIRST))
+
+
+def test_columns_that_nothing_reads_are_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"question": "1", "answer": "1", "from": "me"}, {"question": "2", "level": 3}]
+    path = written(tmp_path / "p.jsonl", rows)
+    source = DataSource(path, template="{question} =", columns=("answer",))
+    for _ in range(2):
+        opened(source, model=character_model())
+    said = f"spec.data.prompts: nothing reads the columns from, level of {path}"
+    assert caplog.messages == [said]
+    caplog.clear()
+    opened(DataSource(path, template="{question}"), model=character_model())
+    assert caplog.messages == [], "the reward function gets all columns"
+
+
+def test_tools_that_the_template_does_not_write_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = written(tmp_path / "c.jsonl", [{"messages": [USER], "tools": [{"name": "f"}]}])
+    opened(path, model=character_model())
+    said = f"spec.data.prompts: the model's chat template does not write the tools of {path}"
+    assert caplog.messages == [said]

@@ -12,15 +12,17 @@ from rollcall_runtime.data.row_mix import RowMix
 from rollcall_runtime.data.supervised_rows import LabelledSequence, open_supervised
 from rollcall_runtime.models.tokenizer import ModelTokenizer
 from rollcall_runtime.worker.errors import SpecError
-from tests.process.engines.tiny_models import tiny_tokenizer
+from tests.process.engines.tiny_models import CHAT_TEMPLATE, tiny_tokenizer
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
     END,
+    MARKED,
     START,
     appending_model,
     character_model,
     no_tokenizer,
 )
 
+TOOLS = "{{ tools | tojson }}"
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "yes"}
 
@@ -132,3 +134,29 @@ def test_a_row_may_fill_the_whole_context(tmp_path: Path) -> None:
 def test_the_line_that_is_wrong_is_named(tmp_path: Path, rows: list[Any], message: str) -> None:
     with pytest.raises(SpecError, match=f"^spec.data.prompts: .*{message}"):
         opened(tmp_path, *rows)
+
+
+def test_a_column_that_nothing_reads_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"prompt": "2+2=", "completion": "4", "tools": "[]", "id": 7}
+    opened(tmp_path, row)
+    said = f"spec.data.prompts: nothing reads the columns id, tools of {tmp_path}/rows.jsonl"
+    assert caplog.messages == [said], "tools are for chats"
+
+
+def test_a_completion_that_only_a_later_row_has_is_missed(tmp_path: Path) -> None:
+    rows = [{"messages": [USER, ASSISTANT]}, {"messages": [USER], "completion": [ASSISTANT]}]
+    with pytest.raises(SpecError, match=r"rows.jsonl:1: there is no column 'completion', which "):
+        opened(tmp_path, *rows)
+
+
+@pytest.mark.parametrize("template", [TOOLS + CHAT_TEMPLATE, TOOLS + MARKED])
+def test_the_tools_of_a_chat_are_read_and_not_learnt(tmp_path: Path, template: str) -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    model = character_model(template, context=1000)
+    row = opened(tmp_path, {"messages": [USER, ASSISTANT], "tools": [tool]}, model=model).item(0)
+    assert row is not None
+    text = model.tokenizer.decode(row.tokens, special=True)
+    assert text.startswith('[{"type": "function", "function": {"name": "f"}}]')
+    assert learnt(row) == "yes<|im_end|>"

@@ -23,7 +23,7 @@ def opened(folder: Path, template: str, *rows: dict[str, Any], column: str = "")
 def test_names_between_braces_stand_for_columns(tmp_path: Path) -> None:
     rows = opened(tmp_path, "2 + 3 = 5\n{a} + {b} = {{", {"a": "1", "b": 4}, {"a": "2", "b": 5})
     assert rows.row(1) == {"a": "2", "b": 5, "prompt": "2 + 3 = 5\n2 + 5 = {"}
-    assert [row["prompt"][-9:] for row in rows.scan("prompt")] == ["1 + 4 = {", "2 + 5 = {"]
+    assert [row["prompt"][-9:] for row in rows.scan(["prompt"])] == ["1 + 4 = {", "2 + 5 = {"]
     assert rows.columns == ("a", "b", "prompt")
     assert len(rows) == 2
 

@@ -13,9 +13,13 @@ from typing import Any
 import pytest
 
 from rollcall_protocol import pod_contract
+from rollcall_protocol.data_config import DataConfig, DataSource
+from rollcall_protocol.job_config import CheckpointConfig
 from rollcall_runtime.train import app
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
+from rollcall_runtime.train.trainer_rank import TrainerRank
 from rollcall_runtime.worker.environment import Pod, TrainerEnvironment
+from rollcall_runtime.worker.errors import SpecError
 from tests.networks import own_network
 from tests.unit.rollcall_protocol.sample_records import sample_record
 from tests.unit.rollcall_runtime.credentials import trust
@@ -167,3 +171,36 @@ def test_the_first_rank_gives_recorded_responses(
         monkeypatch.setattr(role, "run", run)
     app.run(environment, {})
     assert found == ([lines[1], 400] if environment.rank == 0 else [404, 404])
+
+
+def test_prompts_of_other_data_than_the_checkpoints_are_refused(tmp_path: Path) -> None:
+    def rank(seed: int) -> TrainerRank:
+        data = DataConfig((DataSource("builtin:reverse"),), seed=seed)
+        checkpoint = CheckpointConfig(1, str(tmp_path / "saved"))
+        return app._make_rank(
+            TrainerEnvironment(
+                job=job_config(data=data, checkpoint=checkpoint),
+                pod=Pod("reverse-trainer-0", "uid", "127.0.0.1"),
+                coordinator="127.0.0.1",
+                token=lambda: "",
+                trust=trust(),
+                state_dir=tmp_path,
+                rank=0,
+            ),
+            lambda _: None,
+        )
+
+    for seed, refused in ((1, ""), (2, "seed is 2, and was 1"), (1, "")):
+        made = rank(seed)
+        try:
+            if refused:
+                with pytest.raises(
+                    SpecError, match=rf"^spec\.data: checkpoint .*: {refused}; give"
+                ):
+                    made.start()
+            else:
+                made.start()
+                made.step = 1  # as if it had trained
+                made.stop(TrainState())
+        finally:
+            made.close()

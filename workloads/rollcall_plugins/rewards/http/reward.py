@@ -104,7 +104,10 @@ class HttpReward(NamedReward):
             return 0.0
 
     def _reward(self, sample: Mapping[str, Any]) -> float:
-        body = json.dumps(sample).encode()
+        try:
+            body = json.dumps(sample, allow_nan=False).encode()
+        except ValueError as error:
+            raise RewardServiceError(f"the row holds NaN or Infinity: {error}") from error
         for attempt in range(1, self._settings.attempts + 1):
             try:
                 status, answer = self._post(body)

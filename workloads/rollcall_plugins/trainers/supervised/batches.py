@@ -29,7 +29,9 @@ class RowCounts:
 
 @dataclass(slots=True)
 class SupervisedBatches:
-    """Batches of `size` successive rows by number; some have fewer, where rows were left out."""
+    """Batches of `size` successive rows by number. The last one of each pass has what is left, so
+    that a pass has each row of a source once; others have fewer where rows were left out.
+    """
 
     rows: RowMix[LabelledSequence]
     size: int
@@ -37,8 +39,10 @@ class SupervisedBatches:
 
     def batch(self, number: int) -> TrainBatch:
         """Batch `number` (from 0), the same whenever it is read. SpecError for an unusable row."""
-        first = number * self.size
-        return self._batch(range(first, first + self.size))
+        count = len(self.rows)
+        turn, place = divmod(number, -(-count // self.size))
+        first = turn * count + place * self.size
+        return self._batch(range(first, min(first + self.size, (turn + 1) * count)))
 
     def ahead(self, numbers: Sequence[int]) -> Iterator[TrainBatch]:
         """These batches; the next one is made while the caller works on one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, TextIO
 
 from rollcall_protocol.data_config import DataConfig, TooLong
-from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.job_config import CONTINUE, CheckpointConfig
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.supervised_config import SupervisedConfig
 from rollcall_runtime.train.command_options import (
@@ -75,6 +76,12 @@ def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--checkpoint-every", type=at_least(1), default=100, metavar="STEPS", help="(default: 100)"
+    )
+    parser.add_argument(
+        "--other-data",
+        choices=("Refuse", CONTINUE),
+        default="Refuse",
+        help="when the data are others than the checkpoint's (default: Refuse)",
     )
     parser.add_argument("--export", default="", metavar="DIR", help="write the model there")
     parser.add_argument(
@@ -173,7 +180,9 @@ def _job(options: argparse.Namespace) -> SupervisedJob:
         data=data,
         config=config,
         engine=engine_ref(options),
-        checkpoint=CheckpointConfig(options.checkpoint_every, options.checkpoints)
+        checkpoint=CheckpointConfig(
+            options.checkpoint_every, options.checkpoints, options.other_data
+        )
         if options.checkpoints
         else None,
         trainer=uuid.uuid4().hex,
@@ -183,7 +192,9 @@ def _job(options: argparse.Namespace) -> SupervisedJob:
 
 def _line(step: SupervisedStep, *, as_json: bool) -> str:
     if as_json:
-        return json.dumps(asdict(step))
+        # JSON has no NaN, which the loss of a step that was skipped may be.
+        values = asdict(step).items()
+        return json.dumps({name: _finite_or_none(value) for name, value in values})
     text = (
         f"step {step.step} of {step.steps}: loss {step.loss:.4f}, {step.tokens} tokens, gradient "
         f"norm {step.gradient_norm:.3g}, learning rate {step.learning_rate:.3g}, "
@@ -194,3 +205,7 @@ def _line(step: SupervisedStep, *, as_json: bool) -> str:
     if step.evaluation_loss is not None:
         text += f", evaluation loss {step.evaluation_loss:.4f}"
     return text
+
+
+def _finite_or_none(value: object) -> object:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,6 +14,7 @@ from rollcall_protocol.job_config import (
     HealthConfig,
     OptimizerConfig,
 )
+from rollcall_runtime.data.data_identity import identity_of
 from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.supervised_rows import open_supervised
 from rollcall_runtime.models.open_model import open_model
@@ -101,7 +102,14 @@ class SupervisedRank:
             )
         )
         self._owned.callback(self._engine.close)
-        self._checkpoints = Checkpointer(job.checkpoint, ranks=ranks, pod_uid=job.trainer)
+        self._checkpoints = Checkpointer(
+            job.checkpoint,
+            ranks=ranks,
+            pod_uid=job.trainer,
+            data=identity_of(
+                job.data, batches.rows.readers, rows_per_step=job.config.rows_per_step
+            ),
+        )
         training = SupervisedTraining(
             ranks=ranks,
             engine=self._engine,

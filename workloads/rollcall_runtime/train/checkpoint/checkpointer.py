@@ -9,13 +9,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.job_config import CONTINUE, CheckpointConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.wire.json_codec import CodecError, decode, encode
+from rollcall_runtime.data.data_identity import DataIdentity
 from rollcall_runtime.membership.published_versions import TrainerIncarnation
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.ownership import claim
@@ -40,13 +41,14 @@ _NEVER_WRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTD
 @dataclass(frozen=True, slots=True)
 class TrainState:
     """What is saved beside weights and optimizer: the step, the number of the next version, the
-    prompts in flight, and the incarnation of the trainer.
+    prompts in flight, the incarnation of the trainer, and what step and prompts count.
     """
 
     step: int = 0
     number: int = 0
     ledger: LedgerState | None = None
     incarnation: TrainerIncarnation | None = None
+    data: DataIdentity | None = None  # of former releases there is none
 
 
 class CheckpointedModel(Protocol):
@@ -62,8 +64,9 @@ class CheckpointedModel(Protocol):
 class Checkpointer:
     """Saves every `everySteps` and resumes; without a configuration it does neither.
 
-    `pod_uid` is rank 0's: once another trainer has resumed from the same folder, `restore` raises
-    FencedError there, and `check` does after a save.
+    `data` is saved with each state; a checkpoint of other data is refused, unless the configuration
+    says otherwise. `pod_uid` is rank 0's: once another trainer has resumed from the same folder,
+    `restore` raises FencedError there, and `check` does after a save.
 
     `restore`, `save` and `finish` are collective: all ranks call them at the same steps. A save
     that fails costs that checkpoint alone: `problem` says why, until a save succeeds, and
@@ -73,9 +76,15 @@ class Checkpointer:
     """
 
     def __init__(
-        self, config: CheckpointConfig | None, *, ranks: TrainerProcessGroup, pod_uid: str
+        self,
+        config: CheckpointConfig | None,
+        *,
+        ranks: TrainerProcessGroup,
+        pod_uid: str,
+        data: DataIdentity | None = None,
     ) -> None:
         self._config, self._ranks, self._pod_uid = config, ranks, pod_uid
+        self._data = data
         self._saved = 0
         self._running: _RunningSave | None = None
         self._fatal: BaseException | None = None
@@ -95,7 +104,8 @@ class Checkpointer:
     def restore(self, model: CheckpointedModel) -> TrainState:
         """Continue from the newest whole checkpoint, or from the beginning.
 
-        SpecError if that is another model's, or of a form that the engine does not know.
+        SpecError if that is another model's, of a form that the engine does not know, or of other
+        data.
         """
         if self._config is None:
             return TrainState()
@@ -117,9 +127,27 @@ class Checkpointer:
             raise SpecError(FIELD, f"{problem}; {_OTHER_CHECKPOINT}") from error
         except ValueError as error:
             raise SpecError(FIELD, f"{error}; {_OTHER_CHECKPOINT}") from error
+        self._compare_data(path, state, self._config)
         self._saved = state.step
         log.info("resumed from %s", path)
         return state
+
+    def _compare_data(self, path: Path, state: TrainState, config: CheckpointConfig) -> None:
+        if self._data is None or state.data is None:
+            return
+        changes = self._data.changes_since(state.data)
+        if not changes:
+            return
+        if config.other_data == CONTINUE:
+            log.warning("%s counts rows of other data (%s) and is gone on with", path, changes)
+            return
+        problem = f"checkpoint {path} counts rows of other data: {changes}"
+        advice = (
+            "give the data that it had; or another volume, or an empty one, to begin again; or set "
+            f"spec.trainer.checkpoint.otherData to {CONTINUE} (rollcall-train sft: --other-data "
+            f"{CONTINUE}) to go on at step {state.step} with these"
+        )
+        raise SpecError("spec.data", f"{problem}; {advice}")
 
     def save(self, model: CheckpointedModel, state: TrainState) -> None:
         """Collective. Copy the state now and write it in a thread; failures show in `problem`."""
@@ -133,7 +161,7 @@ class Checkpointer:
             self._failed(state.step, f"{reason}; is the volume hung?")
             return
         path = files.checkpoint_path(Path(self._config.path), state.step)
-        write = model.prepare_checkpoint(path, state=encode(state))
+        write = model.prepare_checkpoint(path, state=encode(replace(state, data=self._data)))
         thread = threading.Thread(
             target=self._write,
             args=(path, state.step, write),

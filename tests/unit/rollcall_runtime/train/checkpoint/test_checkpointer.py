@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 import torch
 
 from rollcall_protocol.job_config import CheckpointConfig
+from rollcall_protocol.wire.json_codec import encode
+from rollcall_runtime.data.data_identity import DataIdentity, SourceIdentity
 from rollcall_runtime.train.checkpoint import checkpointer, files
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
 from rollcall_runtime.train.checkpoint.files import (
@@ -97,6 +100,45 @@ def test_what_training_resumed_from_is_not_saved_again(tmp_path: Path) -> None:
     made.restore(CountingEngine())
     assert not made.unsaved(5)
     assert made.unsaved(6)
+
+
+DATA = DataIdentity(7, (SourceIdentity("/data/a.jsonl", 1, 12, "digest"),), 4)
+
+
+def test_a_checkpoint_of_other_data_is_refused_unless_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def of(data: DataIdentity, other_data: str = "Refuse") -> Checkpointer:
+        config = CheckpointConfig(5, str(tmp_path), other_data)
+        return Checkpointer(config, ranks=as_ranks(FakeRanks()), pod_uid="a-pod", data=data)
+
+    save(of(DATA), CountingEngine(), TrainState(5))
+    assert of(DATA).restore(CountingEngine()) == TrainState(5, data=DATA)
+    with pytest.raises(SpecError) as refused:
+        of(replace(DATA, seed=8)).restore(CountingEngine())
+    assert refused.value.field == "spec.data"
+    for part in (
+        "step-00000005 counts rows of other data: seed is 8, and was 7; give the data that it had",
+        "set spec.trainer.checkpoint.otherData to Continue (rollcall-train sft: --other-data Cont",
+        "to go on at step 5 with these",
+    ):
+        assert part in str(refused.value)
+    going_on = of(replace(DATA, seed=8), "Continue")
+    assert going_on.restore(CountingEngine()).step == 5
+    assert "counts rows of other data (seed is 8, and was 7)" in caplog.text
+
+
+def test_a_checkpoint_that_does_not_say_its_data_is_gone_on_with(tmp_path: Path) -> None:
+    """As former releases wrote them."""
+    path = checkpoint_path(tmp_path, 5)
+    begin_checkpoint(path)
+    (files.scratch_path(path) / "updates").write_text("3")
+    former = encode(TrainState(5))
+    del former["data"]
+    commit_checkpoint(path, state=former)
+    config = CheckpointConfig(5, str(tmp_path))
+    made = Checkpointer(config, ranks=as_ranks(FakeRanks()), pod_uid="a-pod", data=DATA)
+    assert made.restore(CountingEngine()).step == 5
 
 
 def test_training_resumes_from_a_commit_that_a_crash_broke(tmp_path: Path) -> None:

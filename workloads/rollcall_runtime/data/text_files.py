@@ -1,0 +1,93 @@
+"""Rows of files of text: JSON Lines as they are, and what is unpacked into JSON Lines."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import shutil
+import tempfile
+import zlib
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from rollcall_runtime.data.json_lines import JsonLines
+from rollcall_runtime.worker.errors import SpecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")  # each also with PACKED
+PACKED = ".gz"
+MAX_CELL = 64 << 20  # characters of a cell of a CSV file
+
+
+def open_text(path: Path, *, field: str) -> JsonLines:
+    """The rows of a file with one of SUFFIXES. What is no JSON Lines is unpacked into a temporary
+    file. SpecError at `field` for one that cannot be read.
+    """
+    try:
+        with tempfile.TemporaryFile() as unpacked:
+            numbered = _unpack(path, unpacked, field=field)
+            if numbered is None:
+                return JsonLines(path, field=field)
+            unpacked.flush()
+            return JsonLines(path, field=field, unpacked=unpacked.fileno(), by_line=numbered)
+    except OSError as error:
+        raise SpecError(field, f"cannot read {str(path)!r}: {error}; is it mounted?") from error
+    except (EOFError, zlib.error) as error:
+        raise SpecError(field, f"{str(path)!r} is no whole gzip file: {error}") from error
+
+
+def _unpack(path: Path, to: BinaryIO, *, field: str) -> bool | None:
+    """None: there is nothing to unpack; otherwise whether the lines are those of the file."""
+    packed = path.suffix == PACKED
+    kind = Path(path.name.removesuffix(PACKED)).suffix
+    with cast("BinaryIO", gzip.open(path)) if packed else path.open("rb") as file:
+        if kind == ".csv":
+            _write_lines(_csv_rows(file, path, field), to)
+            return False
+        if kind == ".json" and _begins_an_array(file):
+            _write_lines(_array(file, path, field), to)
+            return False
+        if not packed:
+            return None
+        shutil.copyfileobj(file, to)
+        return True
+
+
+def _write_lines(rows: Iterator[Any], to: BinaryIO) -> None:
+    to.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def _begins_an_array(file: BinaryIO) -> bool:
+    start = file.read(4096).decode("utf-8-sig", errors="replace").lstrip()
+    file.seek(0)
+    return start.startswith("[")
+
+
+def _array(file: BinaryIO, path: Path, field: str) -> Iterator[Any]:
+    try:
+        yield from json.loads(file.read().decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise SpecError(field, f"{path}: not JSON: {error}; correct it") from error
+
+
+def _csv_rows(file: BinaryIO, path: Path, field: str) -> Iterator[dict[str, str]]:
+    """All values are text: a CSV file does not say which are numbers."""
+    csv.field_size_limit(MAX_CELL)
+    with TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        lines = csv.reader(text, strict=True)
+        try:
+            header = next(lines, [])
+            if len(set(header)) < len(header):
+                raise SpecError(field, f"{path}:1: two columns have one name; rename one")
+            for cells in filter(None, lines):
+                if len(cells) != len(header):
+                    problem = f"{len(cells)} cells, where the header has {len(header)}"
+                    raise SpecError(field, f"{path}:{lines.line_num}: {problem}; correct it")
+                yield dict(zip(header, cells, strict=True))
+        except (csv.Error, UnicodeDecodeError) as error:
+            problem = f"{path}:{lines.line_num}: not CSV in UTF-8: {error}"
+            raise SpecError(field, f"{problem}; correct it") from error
