@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rollcall_cli import main as rollcall
 from rollcall_local import check_command, init_command
 from rollcall_local import commands as rollcall_local
+from rollcall_local.convert import command as convert_command
 from rollcall_operator import cli as rollcall_operator
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def page() -> str:
         rollcall.parser(),
         init_command.parser(),
         check_command.parser(),
+        convert_command.parser(),
         rollcall_local.parser(),
         rollcall_operator.parser(),
     )

@@ -57,6 +57,7 @@ PARTS = (
             "rollcall-operator crds --check --dir charts/rollcall-operator/files/crds",
             "rollcall-operator reference --check",
             "python -m hack.docs.cli_reference --check",
+            "python -m hack.docs.coming_from --check",
             "python -m hack.docs.measurements --check",
             "python -m hack.docs.import_graph --check",
             "python -m hack.docs.links",

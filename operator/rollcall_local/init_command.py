@@ -40,8 +40,8 @@ def parser() -> argparse.ArgumentParser:
         "--from",
         dest="come_from",
         choices=list(OTHER_TRAINERS),
-        help="comments say which settings of TRL's GRPOTrainer, of verl, or of TRL's SFTTrainer "
-        "each field replaces; sft writes a supervised job",
+        help="comments say which settings of this trainer each field replaces (trl: GRPOTrainer); "
+        "sft writes a supervised job, with the names of TRL's SFTTrainer",
     )
     command.add_argument("--name", help="of the job (default: that of the folder)")
     return command

@@ -61,7 +61,8 @@ def test_comments_alone_name_the_settings_of_another_trainer(variant: str) -> No
     for path, number in lines_of_fields(text).items():
         if path in other.names:
             assert lines[number - 1].strip() == f"# {other.title}: {other.names[path]}"
-    assert text.count(f"# {other.title}: ") == len(other.names)
+    there = other.names.keys() & lines_of_fields(text).keys()
+    assert text.count(f"# {other.title}: ") == len(there) >= 6
     assert max(map(len, lines)) <= 120
 
 

@@ -1,0 +1,1 @@
+"""Jobs of other trainers, as RLJobs."""
