@@ -195,6 +195,8 @@ def _correction(settings: VerlSettings) -> dict[str, Any]:
             why = "with bypass_mode the clipped ratio to the sampling policy is written"
             settings.say(f"{above}.loss_type", why)
         return {"correction": "none", "ratio_base": "behaviour"}
+    if level not in (None, "token", "sequence"):
+        raise ConvertError(f"{above}.rollout_is: must be token, sequence or null, not {level!r}")
     if level not in ("token", "sequence"):
         return {"correction": "none"}
     found = {"correction": "truncated", "correction_level": level}

@@ -4,6 +4,7 @@ from typing import Any
 
 from rollcall_local.convert.algorithm import minibatches
 from rollcall_local.convert.settings import VerlSettings
+from rollcall_local.convert.source import ConvertError
 from rollcall_protocol.settings_reader import camel_case
 from rollcall_protocol.train_settings import BUILT_IN, EngineSettings, LoopSettings
 
@@ -77,6 +78,8 @@ def _optimizer(settings: VerlSettings, steps: int | None) -> dict[str, tuple[Any
     betas = settings.get(f"{_OPTIM}.betas")
     if isinstance(betas, list) and len(betas) == 2:
         found |= {f"beta{n + 1}": (beta, f"{_OPTIM}.betas") for n, beta in enumerate(betas)}
+    else:
+        raise ConvertError(f"{_OPTIM}.betas: must be two numbers, not {betas!r}")
     clip = f"{_ACTOR}.grad_clip"
     found["max_gradient_norm"] = (settings.number(clip, f"{_OPTIM}.clip_grad"), clip)
     # verl's schedule counts batches, and that of an engine counts optimizer steps.

@@ -212,6 +212,8 @@ def test_a_variable_whose_value_is_not_known_is_no_default(convert: Any) -> None
         ("data: {prompt_key: [a]}", [], "data.prompt_key: must be text"),
         ("trainer: {nnodes: '${oc.env:NODES}'}", [], "trainer.nnodes: cannot read '${oc.env:"),
         ("data: {seed: '${data.seed}'}", [], "data.seed: cannot read"),
+        ("algorithm: {rollout_correction: {rollout_is: all}}", [], "rollout_is: must be token"),
+        ("actor_rollout_ref: {actor: {optim: {betas: 1}}}", [], "optim.betas: must be two numbers"),
     ],
 )
 def test_what_is_wrong_is_one_error(convert: Any, text: str, words: list[str], said: str) -> None:
