@@ -57,7 +57,7 @@ def algorithm(settings: VerlSettings) -> dict[str, Any]:
     staleness = max_staleness(settings)
     return {
         "name": name,
-        "maxSteps": _steps(settings),
+        **_length(settings),
         "promptsPerStep": prompts,
         "groupSize": settings.count(f"{_ROLLOUT}.n"),
         "maxStaleness": staleness,
@@ -125,18 +125,14 @@ def decimal(value: float | None) -> str:
     return "0" if not value else f"{value:.12g}"
 
 
-def _steps(settings: VerlSettings) -> int | None:
+def _length(settings: VerlSettings) -> dict[str, int]:
+    """How long the job trains, in steps or in passes over the prompts."""
     steps = settings.whole("trainer.total_training_steps")
     if steps is None:
-        epochs = settings.count("trainer.total_epochs")
-        settings.say(
-            "trainer.total_epochs",
-            f"maxSteps counts steps: rows / data.train_batch_size x {epochs}; give "
-            "trainer.total_training_steps=NUMBER as an argument",
-        )
-    elif settings.given("trainer.total_epochs"):
+        return {"epochs": settings.count("trainer.total_epochs")}
+    if settings.given("trainer.total_epochs"):
         settings.say("trainer.total_epochs", "trainer.total_training_steps ends the job")
-    return steps
+    return {"maxSteps": steps}
 
 
 def _sampling(settings: VerlSettings) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from rollcall_local.convert.algorithm import algorithm, critic, weight_sync
 from rollcall_local.convert.engines import inference_engine, ranks, tensor_parallel, training_engine
 from rollcall_local.convert.settings import Ending, VerlSettings
+from rollcall_local.convert.source import ConvertError
 from rollcall_operator.api.scalars import JOB_NAME_MAX
 
 IMAGE = "registry.example.com/rollcall/worker-cuda:dev"
@@ -65,15 +66,12 @@ def convert(given: Mapping[str, Any], name: str = "") -> Converted:
     job = name or _job_name(settings.text("trainer.experiment_name"))
     files = _Files()
     learning = algorithm(settings)
-    steps = learning["maxSteps"]
-    if steps is None:
-        del learning["maxSteps"]
     spec: dict[str, Any] = {
         "model": {"path": files.model(settings.text("actor_rollout_ref.model.path"))},
         "data": _data(settings, files),
-        "reward": {"function": _reward(settings, files)},
+        "reward": _reward(settings, files),
         "rewardModel": _reward_model(settings, files),
-        "trainer": _trainer(settings, job, steps),
+        "trainer": _trainer(settings, job, learning.get("maxSteps")),
         "rollouts": [_pool(settings, learning["promptsPerStep"])],
         "algorithm": learning,
         "critic": _critic(settings, files),
@@ -111,6 +109,8 @@ class _Files:
         found = _HOME.sub("/", text)
         if "://" in found:
             return found
+        if not found.strip("/"):
+            raise ConvertError(f"a path must name a file or a folder, not {text!r}")
         found = str(PurePosixPath("/", found))
         self.folders.add(f"/{PurePosixPath(found).parts[1]}")
         return found
@@ -157,25 +157,19 @@ def _data(settings: VerlSettings, files: _Files) -> dict[str, Any]:
     return data
 
 
-def _reward(settings: VerlSettings, files: _Files) -> str:
-    """`module:callable`; without one of the user's, of a module that is to be written."""
+def _reward(settings: VerlSettings, files: _Files) -> dict[str, str]:
+    """The user's function, or verl's own, called as verl does."""
     path = settings.text(*(f"{above}.path" for above in _REWARD))
     if not path:
         settings.say(
             f"{_REWARD[0]}.path",
-            "verl chooses a function by each row's data_source; write reward.py with "
-            "score(prompt, response, *, row, response_text): docs/coming-from/verl.md",
+            "verl's own function chooses by each row's data_source; the rollouts' image needs verl",
         )
-        return "reward:score"
+        return {"function": "verl.utils.reward_score:default_compute_score", "style": "verl"}
     file = PurePosixPath(files.path(path))
     files.modules = str(file.parent)
     name = settings.text(*(f"{above}.name" for above in _REWARD)) or "compute_score"
-    settings.say(
-        f"{_REWARD[0]}.name",
-        f"is called with prompt and response here: have {name} take response_text and row, as "
-        "docs/coming-from/verl.md shows",
-    )
-    return f"{file.stem}:{name}"
+    return {"function": f"{file.stem}:{name}", "style": "verl"}
 
 
 def _reward_model(settings: VerlSettings, files: _Files) -> dict[str, Any]:

@@ -66,36 +66,6 @@ def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Pages:
     return Pages(monkeypatch, tmp_path)
 
 
-def test_a_reward_of_verl_is_called_as_verl_does(pages: Pages) -> None:
-    def compute_score(
-        data_source: str, solution_str: str, ground_truth: str, extra_info: Any = None
-    ) -> float:
-        assert data_source == "openai/gsm8k"
-        assert extra_info == {"index": 3}
-        return float(solution_str.endswith(ground_truth))
-
-    score = pages.score("verl", "my_rewards", compute_score=compute_score)
-    row = {
-        "data_source": "openai/gsm8k",
-        "prompt": [{"role": "user", "content": "2 + 3?"}],
-        "reward_model": {"style": "rule", "ground_truth": "5"},
-        "extra_info": {"index": 3},
-    }
-    assert score((), (), row=row, response_text="#### 5") == 1
-    assert score((), (), row=row, response_text="#### 6") == 0
-
-
-def test_a_reward_of_trl_is_called_as_trl_does(pages: Pages) -> None:
-    def accuracy_reward(completions: Any, solution: list[str], **others: Any) -> list[float]:
-        assert others == {"prompts": [[{"role": "user", "content": "2 + 3?"}]]}
-        return [float(c[0]["content"] == s) for c, s in zip(completions, solution, strict=True)]
-
-    score = pages.score("trl", "trl.rewards", accuracy_reward=accuracy_reward)
-    row = {"prompt": [{"role": "user", "content": "2 + 3?"}], "solution": "5"}
-    assert score((), (), row=row, response_text="5") == 1
-    assert score((), (), row=row, response_text="6") == 0
-
-
 def test_a_reward_of_openrlhf_is_called_as_openrlhf_does(pages: Pages) -> None:
     def reward_func(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, Any]:
         answers = (q.removeprefix(p) for q, p in zip(queries, prompts, strict=True))

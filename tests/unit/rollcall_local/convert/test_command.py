@@ -117,12 +117,22 @@ def test_adapters(convert: Any) -> None:
     assert answer.about("data.shuffle") == shuffle
 
 
-def test_what_is_missing_is_said_by_its_field(convert: Any) -> None:
+def test_a_job_without_a_number_of_steps_has_verls_epochs(convert: Any) -> None:
     answer = convert("grpo")
-    assert answer.code == 1
-    assert "WRONG: spec.algorithm.maxSteps: is required; add it" in answer.lines
-    assert "trainer.total_training_steps=NUMBER" in answer.about("trainer.total_epochs")
+    assert answer.code == 0
+    assert answer.spec["algorithm"]["epochs"] == 15
     assert "maxSteps" not in answer.spec["algorithm"]
+
+
+def test_what_is_missing_is_said_by_its_field(convert: Any) -> None:
+    answer = convert("data: {train_batch_size: 8}")
+    assert answer.code == 1
+    assert "WRONG: spec.rollouts[0].engine.name: is required; add it" in answer.lines
+
+
+def test_verls_own_function_scores_without_one_of_the_user(convert: Any) -> None:
+    reward = {"function": "verl.utils.reward_score:default_compute_score", "style": "verl"}
+    assert convert("grpo").spec["reward"] == reward
 
 
 def test_what_is_not_carried_over_is_said_with_its_value(convert: Any) -> None:
@@ -209,6 +219,7 @@ def test_a_variable_whose_value_is_not_known_is_no_default(convert: Any) -> None
         ("data: {train_batch_size: 0}", [], "data.train_batch_size: must be at least 1, not 0"),
         ("data: {train_batch_size: 1.5}", [], "data.train_batch_size: must be a whole number"),
         ("data: {filter_overlong_prompts: maybe}", [], "must be True or False, not 'maybe'"),
+        ("data: {train_files: ''}", [], "must name a file or a folder, not ''"),
         ("data: {prompt_key: [a]}", [], "data.prompt_key: must be text"),
         ("trainer: {nnodes: '${oc.env:NODES}'}", [], "trainer.nnodes: cannot read '${oc.env:"),
         ("data: {seed: '${data.seed}'}", [], "data.seed: cannot read"),

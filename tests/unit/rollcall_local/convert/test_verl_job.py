@@ -125,7 +125,7 @@ def test_a_reward_of_ones_own_is_found_by_its_module() -> None:
     changes = {"custom_reward_function.path": path, "custom_reward_function.name": "grade"}
     found = converted(**changes)
     assert mistakes(found.body) == ()
-    assert found.body["spec"]["reward"] == {"function": "my_reward:grade"}
+    assert found.body["spec"]["reward"] == {"function": "my_reward:grade", "style": "verl"}
     (container,) = found.body["spec"]["rollouts"][0]["template"]["spec"]["containers"]
     assert {"name": "PYTHONPATH", "value": "/code"} in container["env"]
     assert "/code" in {mount["mountPath"] for mount in container["volumeMounts"]}
