@@ -91,8 +91,7 @@ VERL = OtherTrainer(
         "spec.data.maxTokens": "data.max_prompt_length",
         "spec.data.tooLong": "data.filter_overlong_prompts (Drop) and data.truncation",
         "spec.data.seed": "data.seed",
-        "spec.reward.function": "reward.custom_reward_function.path and .name; style: verl runs it as "
-        "it is",
+        "spec.reward.function": "reward.custom_reward_function.path and .name; style: verl runs it",
         "spec.rewardModel.path": "reward.reward_model.model_path",
         "spec.trainer.replicas": "trainer.nnodes",
         "spec.trainer.engine.name": "actor_rollout_ref.actor.strategy",

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+HERMES, LLAMA3_JSON = "hermes", "llama3_json"
+TOOL_PARSERS = ("auto", HERMES, LLAMA3_JSON)
+
 
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
@@ -10,7 +13,7 @@ class FrontConfig:
     Beyond `most_running` requests `most_waiting` more wait; a request ends after `request_seconds`.
     `most_trajectories` that have no reward yet are kept, with `most_tokens` in all, each for
     `trajectory_seconds` after its last completion. `without_keys`: the front asks
-    clients for no API key.
+    clients for no API key. `tool_parser`: how the model writes calls of tools; "auto" finds it.
     """
 
     most_running: int = 256
@@ -20,6 +23,7 @@ class FrontConfig:
     most_tokens: int = 10_000_000
     trajectory_seconds: float = 3600.0
     without_keys: bool = False
+    tool_parser: str = TOOL_PARSERS[0]
 
     def __post_init__(self) -> None:
         """ValueError says what is wrong."""
@@ -29,3 +33,5 @@ class FrontConfig:
             raise ValueError("maxWaiting must be at least 0")
         if min(self.request_seconds, self.trajectory_seconds) <= 0:
             raise ValueError("requestSeconds and trajectorySeconds must be above 0")
+        if self.tool_parser not in TOOL_PARSERS:
+            raise ValueError(f"toolParser must be one of {', '.join(TOOL_PARSERS)}")

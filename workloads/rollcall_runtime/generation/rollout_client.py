@@ -30,6 +30,10 @@ class UnanswerableError(ValueError):
     """No rollout can answer this request, such as one that is too long for the model."""
 
 
+class TooLongError(UnanswerableError):
+    """The rollouts' engines have no room for prompt and response."""
+
+
 def open_session() -> aiohttp.ClientSession:
     """A session for all rollouts. Who sends requests bounds how many run at once."""
     return aiohttp.ClientSession(
@@ -88,6 +92,7 @@ async def _refused(answer: aiohttp.ClientResponse, rollout: ServingRollout) -> N
     except (ValueError, AttributeError):
         problem = ""
     if answer.status in {400, 413}:
-        raise UnanswerableError(problem or f"the rollouts refuse it ({answer.status})")
+        refusal = TooLongError if answer.status == 413 else UnanswerableError
+        raise refusal(problem or f"the rollouts refuse it ({answer.status})")
     kind = RolloutBusyError if answer.status == 503 else RolloutLostError
     raise kind(f"{rollout.pod}: {answer.status} {problem}")

@@ -77,7 +77,7 @@ class ModelTokenizer:
         answer_follows: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
     ) -> str:
-        """Messages with `role` and `content` as the chat template writes them.
+        """Messages with `role` and `content` as the chat template writes them, with `tools`.
 
         `answer_follows` ends with the beginning of the assistant's turn. `tools`: JSON schemas of
         the functions that the assistant may call. SpecError if there is no template; ValueError if
@@ -90,7 +90,7 @@ class ModelTokenizer:
         try:
             text: str = self.library.apply_chat_template(
                 [dict(message) for message in messages],
-                tools=None if tools is None else [dict(tool) for tool in tools],
+                tools=[dict(tool) for tool in tools or ()] or None,
                 add_generation_prompt=answer_follows,
                 tokenize=False,
             )

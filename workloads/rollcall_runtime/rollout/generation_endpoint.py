@@ -63,7 +63,8 @@ class GenerationEndpoint:
         """POST of a GenerationRequest: 200 with a GenerationLine a line, an empty one as heartbeat.
 
         401 without a ticket, 503 while it drains or beyond `at_once`, 408 for a body that comes
-        slowly, 413 for one that is too long, 400 for a request that the model cannot take.
+        slowly, 413 for one that is too long for it or for the engine, 400 for a request that the
+        model cannot take.
         """
         if not self._tickets.admits(request.headers.get(TICKET_HEADER, ""), GENERATE_ROUTE):
             return self._refuse("no_ticket", 401, "no ticket for this endpoint")
@@ -111,6 +112,12 @@ class GenerationEndpoint:
         bad = self._bounds.check_request(asked.prompt, asked.begun)
         if bad is not None:
             return self._refuse(f"bad_request_{bad.fault.value}", 400, bad.problem)
+        limits = self._engine.limits
+        room = None if limits is None else limits.context
+        wanted = len(asked.prompt) + max(1, asked.sampling.max_tokens)
+        if room is not None and wanted > room:
+            problem = f"the rollouts' maximum context length is {room} tokens; prompt and answer"
+            return self._refuse("bad_request_length", 413, f"{problem} together are {wanted}")
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
         with suppress(ConnectionError):  # the front left: the engine's stream is closed

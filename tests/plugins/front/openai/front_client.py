@@ -99,11 +99,13 @@ async def front(
     with_tokenizer: bool = True,
     job: JobConfig = JOB,
     sender: TrajectorySender | None = None,
+    reader: PromptReader | None = None,
 ) -> AsyncIterator[FrontClient]:
     """A front that knows `rollouts`."""
     metrics = FrontMetrics(namespace="default", job="reverse")
-    async with open_session() as session, aiohttp.ClientSession() as own:
-        reader = PromptReader(cast("Any", SOURCE), tokenizer() if with_tokenizer else None)
+    async with open_session() as session, aiohttp.ClientSession() as asking:
+        own = tokenizer() if with_tokenizer else None
+        reader = reader or PromptReader(cast("Any", SOURCE), own)
         generation = Generation(session, metrics.moved.inc, reader.bounds)
         generation.replace(ServingRollouts(tuple(rollout.serving for rollout in rollouts)))
         settings = settings or FrontConfig()
@@ -125,6 +127,6 @@ async def front(
         port = unused_port()
         await server.start(ADDRESS, port)
         try:
-            yield FrontClient(generation, metrics, f"http://{ADDRESS}:{port}", own)
+            yield FrontClient(generation, metrics, f"http://{ADDRESS}:{port}", asking)
         finally:
             await server.stop()

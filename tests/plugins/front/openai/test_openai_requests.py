@@ -4,17 +4,19 @@ from typing import Any
 
 import pytest
 
-from rollcall_plugins.front.openai.openai_requests import (
-    BadRequestError,
-    read_chat,
-    read_completion,
-)
+from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.openai_requests import read_chat, read_completion
 from rollcall_protocol.sampling_config import SamplingConfig
 
 JOB = SamplingConfig(max_tokens=50, temperature=0.8, top_p=0.9, top_k=40, column="own")
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "m", "messages": MESSAGES}
 TEXT = {"model": "m", "prompt": "hi"}
+
+
+def called(arguments: str) -> dict[str, Any]:
+    call = {"id": "1", "type": "function", "function": {"name": "a", "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [call]}
 
 
 def test_what_is_not_set_is_the_jobs() -> None:
@@ -90,6 +92,8 @@ def test_answers_of_a_request_are_bounded() -> None:
         {"repetition_penalty": 1.0, "min_p": 0.0, "length_penalty": 1, "use_beam_search": False},
         {"ignore_eos": False, "min_tokens": 0, "stop_token_ids": [], "skip_special_tokens": True},
         {"chat_template_kwargs": {}, "add_generation_prompt": True},
+        {"tool_choice": "auto", "parallel_tool_calls": True, "modalities": ["text"]},
+        {"reasoning_effort": None, "prediction": None, "top_logprobs": 0, "tool_choice": "none"},
     ],
 )
 def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
@@ -100,6 +104,15 @@ def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
     ("more", "field"),
     [
         ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": 3}, "tools"),
+        ({"tools": [{"type": "web_search"}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": 3}}]}, "tools"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice"),
+        ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"prediction": {"type": "content"}}, "prediction"),
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
@@ -128,6 +141,10 @@ def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
             {"messages": [{"role": "assistant", "content": "", "tool_calls": [{"id": "1"}]}]},
             "messages[0]",
         ),
+        ({"messages": [{**called("{}"), "role": "user", "content": ""}]}, "messages[0]"),
+        ({"messages": [called('{"a": 1')]}, "messages[0]"),
+        ({"messages": [called("[]")]}, "messages[0]"),
+        ({"messages": [{"role": "assistant", "function_call": {}}]}, "messages[0]"),
         ({"n": 129}, "n"),
         ({"model": None}, "model"),
     ],

@@ -4,14 +4,17 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from yarl import URL
 
 from rollcall_plugins.front.openai import admission, server
 from rollcall_plugins.front.openai.api_keys import ApiKeys
-from rollcall_plugins.front.openai.openai_requests import BadRequestError, read_completion
+from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.openai_requests import read_completion
 from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER
 from rollcall_plugins.front.openai.text_stream import TextStream
@@ -23,6 +26,7 @@ from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
 from rollcall_runtime.generation import continued_generation, rollout_client
+from rollcall_runtime.rollout.inference_engine import TokenLimits
 from rollcall_runtime.worker.errors import SpecError
 from tests.plugins.front.openai import front_client
 from tests.plugins.front.openai.front_client import (
@@ -79,6 +83,8 @@ async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     assert last["usage"]["completion_tokens"] == 9
     texts = [piece["choices"][0]["delta"]["content"] for piece in pieces]
     assert "".join(texts) == answer_to(PROMPT, 9)
+    roles = [piece["choices"][0]["delta"].get("role") for piece in pieces]
+    assert roles == ["assistant", *[None] * 7], "clients join those of all pieces"
     assert len(texts) == 8, "each token with a text came by itself"
     assert [piece["choices"][0]["finish_reason"] for piece in pieces] == [None] * 7 + ["length"]
 
@@ -160,7 +166,25 @@ async def test_refusals_have_openais_form(body: dict[str, Any], status: int, fie
     assert answer["error"]["message"]
 
 
-@pytest.mark.parametrize("asked", [{"max_tokens": 254}, {"prompt": [3] * 256}])
+@pytest.mark.parametrize("path", ["/v1/models/models/own", "/v1/models/models%2Fown"])
+async def test_a_model_is_found_by_its_name_which_has_slashes(path: str) -> None:
+    job = replace(JOB, model="models/own")
+    async with counting_rollout() as rollout, front(rollout, job=job) as client:
+        async with client.session.get(URL(client.url + path, encoded=True)) as answer:
+            assert (answer.status, (await answer.json())["id"]) == (200, "models/own")
+        async with client.session.get(f"{client.url}/v1/models/gpt-4") as answer:
+            body = await answer.json()
+    assert (answer.status, body["error"]["code"]) == (404, "model_not_found")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"max_tokens": 254},
+        {"prompt": [3] * 256},
+        {"prompt": [3] * 9031},
+    ],
+)
 async def test_what_the_models_positions_have_no_room_for_has_openais_code(
     asked: dict[str, Any],
 ) -> None:
@@ -195,10 +219,24 @@ def test_where_a_request_names_no_length_its_answer_gets_what_room_there_is() ->
     usual, prompt = SamplingConfig(max_tokens=9), [3] * 12
     asked = {"model": JOB.model, "prompt": prompt}
     reader.check(read_completion(asked, usual), tuple(prompt))
-    with pytest.raises(BadRequestError, match=r"20 positions; .* 12 tokens, and 9 more"):
+    with pytest.raises(BadRequestError, match=r"length is 20 tokens; .* 12, and 9 more"):
         reader.check(read_completion({**asked, "max_tokens": 9}, usual), tuple(prompt))
-    with pytest.raises(BadRequestError, match=r"20 positions; .* 20 tokens, and 1 more"):
+    with pytest.raises(BadRequestError, match=r"length is 20 tokens; .* 20, and 1 more"):
         reader.check(read_completion(asked, usual), (3,) * 20)
+
+
+async def test_a_rollout_with_less_room_than_the_model_has_positions_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    room = TokenLimits(24, 20)
+    monkeypatch.setattr(CountingEngine, "limits", room, raising=False)
+    async with counting_rollout() as rollout, front(rollout) as client:
+        await client.complete([3] * 10, max_tokens=10)
+        asked = {"prompt": [3] * 10, "max_tokens": 11}
+        status, answer = await client.post("/v1/completions", asked)
+        assert len(rollout.engine.requests) == 1
+    assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+    assert "maximum context length is 20 tokens" in answer["error"]["message"]
 
 
 # --- keys ----------------------------------------------------------------------------------------

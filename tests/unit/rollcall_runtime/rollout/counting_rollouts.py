@@ -113,7 +113,12 @@ class CountingRollout:
 
 @asynccontextmanager
 async def counting_rollout(
-    name: str = "cpu-0", *, pause: float = 0.0, number: int = 0, at_once: int = 512
+    name: str = "cpu-0",
+    *,
+    pause: float = 0.0,
+    number: int = 0,
+    at_once: int = 512,
+    positions: int = POSITIONS,
 ) -> AsyncIterator[CountingRollout]:
     """A rollout that serves version `number`."""
     keys, served, engine = (
@@ -132,7 +137,7 @@ async def counting_rollout(
     endpoint = GenerationEndpoint(
         engine=engine,
         served=served,
-        bounds=SampleBounds(VOCABULARY, POSITIONS),
+        bounds=SampleBounds(VOCABULARY, positions),
         tickets=keys,
         metrics=rollout_metrics(),
         draining=draining,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_plugins.front.openai.prompts import PromptReader
+    from rollcall_plugins.front.openai.tool_calls import ToolCall, ToolCallText
     from rollcall_protocol.wire.ids import Version
     from rollcall_runtime.generation.continued_generation import GeneratedSoFar, Generation
 
@@ -28,13 +29,15 @@ _CHOICE_SEEDS = 0x9E3779B97F4A7C15  # between those of two choices of a request
 
 @dataclass(slots=True)
 class Choice:
-    """One choice so far. `texts` are those of its tokens, if log-probabilities are asked for;
-    `sent` tokens are in pieces that were given out.
+    """One choice so far. `tools` takes the `calls` from its text. `texts` are those of its tokens,
+    if log-probabilities are asked for; `sent` tokens are in pieces that were given out.
     """
 
     index: int
     prompt: tuple[int, ...]
     text: TextStream | None
+    tools: ToolCallText | None = None
+    calls: tuple[ToolCall, ...] = ()
     written: str = ""
     response: Response = field(default_factory=Response)
     oldest: Version | None = None
@@ -60,7 +63,10 @@ class Answer:
         name = f"{kind}-{uuid.uuid4().hex}"
         self.head = AnswerHead(name, asked.model, int(time.time()), asked.chat)
         each = [prompt for prompt in prompts for _ in range(asked.n)]
-        self.choices = [Choice(at, prompt, self._text()) for at, prompt in enumerate(each)]
+        self.choices = [
+            Choice(at, prompt, self._text(), reader.call_text(asked, prompt))
+            for at, prompt in enumerate(each)
+        ]
 
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is no stream."""
@@ -81,8 +87,11 @@ class Answer:
     # --- inside --------------------------------------------------------------------------------
 
     def _text(self) -> TextStream | None:
-        tokenizer = self._reader.tokenizer
-        return None if tokenizer is None else TextStream(tokenizer, self.asked.sampling.stop)
+        tokenizer, parser = self._reader.tokenizer, self._reader.tool_parser
+        if tokenizer is None:
+            return None
+        kept = parser.kept if parser is not None and self.asked.tools else None
+        return TextStream(tokenizer, self.asked.sampling.stop, kept)
 
     async def _all(self) -> AsyncGenerator[tuple[Choice, str, int], None]:
         """Each piece of each choice: its new text, and the number of its first new token."""
@@ -132,16 +141,23 @@ class Answer:
         """The text that a piece adds. A stop string that the rollout passed over ends it here."""
         new = piece.response.tokens[len(one.response.tokens) :]
         one.response, one.oldest = piece.response, piece.oldest
-        text = one.text.add(new) if one.text else ""
+        text = self._plain(one, one.text.add(new) if one.text else "")
         if self.asked.logprobs:
             one.texts += [self._text_of(token) for token in new]
         stopped = one.text is not None and one.text.stopped
         if piece.response.finished or stopped:
-            text += one.text.rest() if one.text else ""
+            text += self._plain(one, one.text.rest() if one.text else "")
             response = one.response
             one.finish = self._reader.finish_reason(self.asked, response, stopped=stopped)
+            if one.tools is not None:
+                behind, one.calls = one.tools.end()
+                text += behind
+                one.finish = "tool_calls" if one.calls else one.finish
         one.written += text
         return text
+
+    def _plain(self, one: Choice, text: str) -> str:
+        return text if one.tools is None else one.tools.add(text)
 
     def _text_of(self, token: int) -> str:
         tokenizer = self._reader.tokenizer
@@ -161,7 +177,9 @@ class Answer:
             one.index,
             text,
             whole=whole,
+            first=since == 0,
             finish=one.finish,
+            calls=[call.body() for call in one.calls],
             logprobs=logprobs,
             tokens=one.response.tokens[since:] if ids else None,
             prompt=one.prompt if self.asked.return_token_ids and since == 0 else None,

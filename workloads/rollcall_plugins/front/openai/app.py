@@ -13,6 +13,7 @@ from rollcall_plugins.front.openai.metrics import FrontMetrics
 from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
 from rollcall_plugins.front.openai.server import FrontServer
+from rollcall_plugins.front.openai.tool_calls import open_tool_parser
 from rollcall_protocol import pod_contract
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
@@ -44,7 +45,9 @@ async def _serve(environment: FrontEnvironment) -> None:
         loop.add_signal_handler(number, stop.set)
     keys = None if environment.keys_file is None else ApiKeys(environment.keys_file)
     source = open_model(job.model)
-    reader = PromptReader(source, _tokenizer(source), rollout_context=job.rollout_context)
+    tokenizer = _tokenizer(source)
+    parser = open_tool_parser(environment.front.tool_parser, tokenizer)
+    reader = PromptReader(source, tokenizer, parser, rollout_context=job.rollout_context)
     metrics = FrontMetrics(namespace=job.namespace, job=job.job)
     async with AsyncExitStack() as closing:
         session = await closing.enter_async_context(open_session())

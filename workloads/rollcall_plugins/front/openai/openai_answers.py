@@ -1,6 +1,6 @@
 """Answers in the form of OpenAI's API: whole, as pieces of a stream, and errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,23 +39,31 @@ def choice(
     text: str,
     *,
     whole: bool,
+    first: bool = True,
     finish: str | None,
     logprobs: dict[str, Any] | None,
     tokens: Sequence[int] | None,
+    calls: Sequence[Mapping[str, Any]] = (),
     prompt: Sequence[int] | None = None,
     versions: Sequence[int] | None = None,
 ) -> dict[str, Any]:
-    """One of an answer's choices, `whole` or a piece; `tokens` and `prompt` if asked for.
+    """One of an answer's choices, `whole` or a piece: the `first` one, or the last with `calls`.
 
+    `tokens` and `prompt` are there if asked for.
     `versions` are those of the weights that sampled all tokens of the choice, not OpenAI's field.
     """
     body: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": finish}
     if not head.chat:
         body["text"] = text
     elif whole:
-        body["message"] = {"role": "assistant", "content": text, "refusal": None}
+        message = {"role": "assistant", "content": text or (None if calls else ""), "refusal": None}
+        body["message"] = {**message, "tool_calls": list(calls)} if calls else message
     else:
-        body["delta"] = {"role": "assistant", "content": text}
+        # Clients join the roles of all pieces.
+        delta: dict[str, Any] = {"role": "assistant"} if first else {}
+        delta |= {"content": text or (None if calls else "")}
+        numbered = [{"index": at, **call} for at, call in enumerate(calls)]
+        body["delta"] = {**delta, "tool_calls": numbered} if calls else delta
     if tokens is not None:
         body["token_ids"] = list(tokens)
     if prompt is not None:

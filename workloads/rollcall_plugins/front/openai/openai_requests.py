@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.chat_messages import read_messages, read_tools
 from rollcall_protocol.sampling_config import SamplingConfig
 
 MOST_CHOICES = 128
 MOST_ANSWERS = 4096  # of a request: its prompts, each with its choices
-MOST_MESSAGES = 4096
 _MAX_SEED = 2**63
 _LARGEST = 1e9  # of numbers that are not whole
 _LEAST_TEMPERATURE = 1e-3  # below it logits would become infinite; it means 0
@@ -22,6 +23,7 @@ _WITHOUT_EFFECT = {
     "service_tier",
     "safety_identifier",
     "prompt_cache_key",
+    "prompt_cache_retention",
 }
 # Of other settings, the values that say what happens anyway.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
@@ -37,6 +39,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "min_p": (0,),
     "min_tokens": (0,),
+    "modalities": (["text"],),
+    "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
     "response_format": ({"type": "text"},),
@@ -44,8 +48,6 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
     "suffix": ("",),
-    "tool_choice": ("none",),
-    "tools": ([],),
     "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
@@ -55,19 +57,12 @@ _COMMON = {
 }
 
 
-class BadRequestError(ValueError):
-    """A request that is refused with 400; `field` is the one that is wrong."""
-
-    def __init__(self, problem: str, field: str | None = None, code: str | None = None) -> None:
-        super().__init__(problem)
-        self.problem, self.field, self.code = problem, field, code
-
-
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
     """What one request asks for: answers to `messages`, or to each of `prompts`, texts or tokens.
 
     `names_length`: whether it says itself how many tokens an answer may have.
+    `tools`: what the chat template writes; if `may_call`, the answer is read for calls of them.
     `include_usage`: a stream ends with the numbers of tokens. `tokens_by_number`: a token's text,
     beside its log-probability, is its number.
     """
@@ -75,6 +70,8 @@ class CompletionRequest:
     model: str
     sampling: SamplingConfig
     messages: tuple[Mapping[str, Any], ...] | None = None
+    tools: tuple[Mapping[str, Any], ...] = ()
+    may_call: bool = True
     prompts: tuple[str | tuple[int, ...], ...] = ()
     n: int = 1
     seed: int = 0
@@ -98,10 +95,13 @@ class CompletionRequest:
 
 def read_chat(body: Any, sampling: SamplingConfig) -> CompletionRequest:
     """A request of /v1/chat/completions; `sampling` holds what it does not set. BadRequestError."""
-    fields = _fields(body, {*_COMMON, "messages", "max_completion_tokens"})
+    known = {*_COMMON, "messages", "max_completion_tokens", "tools", "tool_choice"}
+    fields = _fields(body, known)
     asked = _common(fields, sampling, longest="max_completion_tokens")
     logprobs = _flag(fields, "logprobs")
-    return replace(asked, messages=_messages(fields.get("messages")), logprobs=logprobs)
+    messages = read_messages(fields.get("messages"))
+    tools, may_call = read_tools(fields)
+    return replace(asked, messages=messages, tools=tools, may_call=may_call, logprobs=logprobs)
 
 
 def read_completion(body: Any, sampling: SamplingConfig) -> CompletionRequest:
@@ -194,30 +194,6 @@ def _stop(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
     if stop is not None and (not isinstance(stop, list) or {type(text) for text in stop} - {str}):
         raise BadRequestError("stop must be a string or a list of strings", "stop")
     return None if stop is None else tuple(stop)
-
-
-def _messages(value: Any) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(value, list) or not value or len(value) > MOST_MESSAGES:
-        problem = f"messages must be a list of 1 to {MOST_MESSAGES} messages"
-        raise BadRequestError(problem, "messages")
-    return tuple(_message(message, f"messages[{at}]") for at, message in enumerate(value))
-
-
-def _message(value: Any, place: str) -> Mapping[str, Any]:
-    if not isinstance(value, dict) or not isinstance(value.get("role"), str):
-        raise BadRequestError(f"{place} must be an object with role and content", place)
-    if value.get("tool_calls"):
-        raise BadRequestError(f"{place}.tool_calls is not supported; write calls as text", place)
-    content = value.get("content")
-    if isinstance(content, list):
-        if not all(
-            isinstance(part, dict) and isinstance(part.get("text"), str) for part in content
-        ):
-            raise BadRequestError(f"{place}.content may have parts of text alone", place)
-        content = "".join(part["text"] for part in content)
-    if not isinstance(content, str):
-        raise BadRequestError(f"{place}.content must be text", place)
-    return {"role": value["role"], "content": content}
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rollcall_plugins.front.openai.openai_requests import BadRequestError
-from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
+from rollcall_plugins.front.openai.tool_calls import ToolCallText, ToolParser
+from rollcall_protocol.front_config import HERMES, LLAMA3_JSON
+from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.worker.errors import SpecError
 
@@ -20,13 +22,19 @@ if TYPE_CHECKING:
 class PromptReader:
     """Makes tokens of prompts. Without a `tokenizer` a prompt must be tokens already.
 
-    Rollouts take at most `rollout_context` tokens (0: as many as the model).
+    Without `tool_parser` the model's calls of tools cannot be read. Rollouts take at most
+    `rollout_context` tokens (0: as many as the model).
     """
 
     def __init__(
-        self, source: ModelSource, tokenizer: ModelTokenizer | None, *, rollout_context: int = 0
+        self,
+        source: ModelSource,
+        tokenizer: ModelTokenizer | None,
+        tool_parser: ToolParser | None = None,
+        *,
+        rollout_context: int = 0,
     ) -> None:
-        self.source, self.tokenizer = source, tokenizer
+        self.source, self.tokenizer, self.tool_parser = source, tokenizer, tool_parser
         self.positions = min(filter(None, (source.positions, rollout_context)), default=None)
         """Tokens of a prompt and its response; None: any number."""
         self.bounds = SampleBounds(source.vocabulary, self.positions)
@@ -43,16 +51,42 @@ class PromptReader:
         ):
             problem = "the job's model has no tokenizer: send /v1/completions a list of tokens"
             raise BadRequestError(problem, asked.prompt_field)
-        return asked.prompts if asked.messages is None else (self._chat_text(asked.messages),)
+        if asked.messages is None:
+            return asked.prompts
+        self._check_tools(asked)
+        return (self.chat_text(asked.messages, asked.tools),)
 
-    def _chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
+    def chat_text(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        answer_follows: bool = True,
+    ) -> str:
+        """As `ModelTokenizer.chat_text`. BadRequestError."""
         assert self.tokenizer is not None  # noqa: S101 - `prompts` has looked
         try:
-            return self.tokenizer.chat_text(messages)
+            return self.tokenizer.chat_text(messages, tools=tools, answer_follows=answer_follows)
         except SpecError as error:
             raise BadRequestError(error.problem, "messages") from error
         except ValueError as error:
             raise BadRequestError(str(error), "messages") from error
+
+    def _check_tools(self, asked: CompletionRequest) -> None:
+        if not asked.tools or self.tokenizer is None:
+            return
+        if "tools" not in str(self.tokenizer.library.chat_template):
+            raise BadRequestError("the chat template of the job's model writes no tools", "tools")
+        if asked.may_call and self.tool_parser is None:
+            problem = "the front does not know how the job's model writes calls of tools"
+            advice = f"set spec.front.toolParser to {HERMES} or {LLAMA3_JSON}"
+            raise BadRequestError(f"{problem}; {advice}, or tool_choice to none", "tools")
+
+    def call_text(self, asked: CompletionRequest, prompt: Sequence[int]) -> ToolCallText | None:
+        """What takes the calls from an answer; None if there can be none."""
+        if self.tool_parser is None or not asked.tools or not asked.may_call:
+            return None
+        return ToolCallText(self.tool_parser, self.decode(prompt), asked.tools)
 
     def encode(self, text: str, field: str, *, begins: bool) -> tuple[int, ...]:
         """The tokens of a text of `field`: with those that the tokenizer adds where it `begins`.
@@ -75,17 +109,18 @@ class PromptReader:
         field = asked.prompt_field
         if self.tokenizer is None and asked.sampling.stop:
             raise BadRequestError("stop needs a tokenizer, which the job's model lacks", "stop")
+        # Where a request names no length its response gets what room there is.
+        length = asked.sampling.max_tokens if asked.names_length else 1
+        positions = self.positions or MAX_POSITIONS
+        if len(prompt) + length > positions:
+            problem = (
+                f"this model's maximum context length is {positions} tokens; the prompt has "
+                f"{len(prompt)}, and {length} more are asked for"
+            )
+            raise BadRequestError(problem, field, TOO_LONG)
         bad = self.bounds.check_request(prompt, Response())
         if bad is not None:
             raise BadRequestError(bad.problem, field)
-        # Where a request names no length its response gets what room there is.
-        length = asked.sampling.max_tokens if asked.names_length else 1
-        if self.positions is not None and len(prompt) + length > self.positions:
-            problem = (
-                f"the model has {self.positions} positions; the prompt has {len(prompt)} tokens, "
-                f"and {length} more are asked for"
-            )
-            raise BadRequestError(problem, field, "context_length_exceeded")
 
     def finish_reason(self, asked: CompletionRequest, response: Response, *, stopped: bool) -> str:
         """Why a response ended: `stop`, or `length`."""

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import time
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
-from rollcall_plugins.front.openai.openai_requests import BadRequestError
+from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.chat_messages import read_messages
 from rollcall_plugins.front.openai.trajectories import (
     NAME,
     RecordedCompletion,
+    Trajectory,
     TrajectoryRecords,
     UntrainableError,
     new_name,
@@ -31,8 +34,11 @@ from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
 if TYPE_CHECKING:
-    from rollcall_plugins.front.openai.answering import Answer
+    from collections.abc import Mapping, Sequence
+
+    from rollcall_plugins.front.openai.answering import Answer, Choice
     from rollcall_plugins.front.openai.metrics import FrontMetrics
+    from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_protocol.front_config import FrontConfig
     from rollcall_protocol.job_config import JobConfig
@@ -121,16 +127,40 @@ class Recording:
             raise RefusedRewardError(409, f"the trajectory {given} has its reward already")
         return given
 
-    def continued(self, name: str, text: str) -> tuple[tuple[int, ...], str]:
+    def continued(
+        self, name: str, text: str, asked: CompletionRequest
+    ) -> tuple[tuple[int, ...], str]:
         """Of a prompt that says `text`: the tokens that are known, and the text behind them.
 
         Where it goes on from the trajectory so far, those that were sampled stay as they are: what
         they say may have other tokens, too, and special tokens are not in an answer's text.
         """
         before = self._records.find(name)
-        if before is None or not before.text or not text.startswith(before.text):
+        if before is None:
             return (), text
-        return before.sequence(), text[len(before.text) :].removeprefix(before.end)
+        if before.text and text.startswith(before.text):
+            return before.sequence(), text[len(before.text) :].removeprefix(before.end)
+        behind = self._behind(before, text, asked)
+        return ((), text) if behind is None else (before.sequence(), behind)
+
+    def _behind(self, before: Trajectory, text: str, asked: CompletionRequest) -> str | None:
+        """What the chat template writes behind the last answer, if the messages are the same.
+
+        It may write that answer in another way than it was sampled, as it does with calls of tools.
+        """
+        count, messages, tools = before.turn[0], asked.messages or (), asked.tools
+        if not count or _turn(tools, messages[:count]) != before.turn:
+            return None
+        try:
+            sent = self._reader.chat_text(messages[: count - 1], tools, answer_follows=False)
+            answered = self._reader.chat_text(messages[:count], tools, answer_follows=False)
+        except BadRequestError:
+            return None
+        ends = [self._reader.decode([token]) for token in self._reader.eos]
+        end = max((answered.rfind(each) for each in ends), default=-1)
+        if end < len(sent) or not text.startswith(answered):
+            return None
+        return text[end:].removeprefix(before.end)
 
     def record(self, name: str, answer: Answer, text: str | None) -> None:
         """Keep a whole answer, if it may be trained on."""
@@ -146,13 +176,16 @@ class Recording:
             if one.oldest is None or not one.response.tokens:
                 continue
             completion = RecordedCompletion(one.prompt, one.response, one.oldest, as_usual)
-            last = one.response.tokens[-1]
+            last, asked = one.response.tokens[-1], answer.asked
+            turn = (*(asked.messages or ()), _message(one))
             forgotten = self._records.record(
                 name,
                 completion,
                 time.monotonic(),
-                text="" if text is None else text + one.written,
+                # A call is not in the answer's text.
+                text="" if text is None or one.calls else text + one.written,
                 end=self._reader.decode([last]) if last in self._reader.eos else "",
+                turn=_turn(asked.tools, turn) if asked.chat else (0, ""),
             )
             self._metrics.trajectories(outcome="forgotten").inc(forgotten)
         self._metrics.trajectories_kept.set(len(self._records))
@@ -192,6 +225,23 @@ class Recording:
         self._records.end(name)
         self._metrics.trajectories(outcome=outcome).inc()
         self._metrics.trajectories_kept.set(len(self._records))
+
+
+def _turn(
+    tools: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]
+) -> tuple[int, str]:
+    """The number of messages, and a digest of them."""
+    written = json.dumps([tools, messages], sort_keys=True)
+    return len(messages), hashlib.sha256(written.encode()).hexdigest()
+
+
+def _message(one: Choice) -> Mapping[str, Any]:
+    """An answer as the message that the agent sends with its next request."""
+    message: dict[str, Any] = {"role": "assistant", "content": one.written}
+    if one.calls:
+        message["tool_calls"] = [call.body() for call in one.calls]
+    (read,) = read_messages([message])
+    return read
 
 
 def _reward(body: Any) -> tuple[float, str]:

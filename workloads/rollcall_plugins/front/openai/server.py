@@ -14,17 +14,15 @@ from aiohttp import web
 
 from rollcall_plugins.front.openai.admission import Admission, BusyError
 from rollcall_plugins.front.openai.answering import Answer
+from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
 from rollcall_plugins.front.openai.openai_answers import error_body
-from rollcall_plugins.front.openai.openai_requests import (
-    BadRequestError,
-    read_chat,
-    read_completion,
-)
+from rollcall_plugins.front.openai.openai_requests import read_chat, read_completion
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
+from rollcall_plugins.front.openai.responses import read_response, response_body
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
 from rollcall_runtime.generation.continued_generation import NoRolloutError
-from rollcall_runtime.generation.rollout_client import UnanswerableError
+from rollcall_runtime.generation.rollout_client import TooLongError, UnanswerableError
 from rollcall_runtime.membership.long_messages import LONG_TEXT
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -51,9 +49,10 @@ LONGEST_REWARD = 4096  # bytes
 _REQUEST_BYTES, _TOKEN_BYTES = 1 << 20, 64  # of a body: all else, and what a position is said by
 REWARD = "/v1/trajectories/{trajectory}/reward"
 MODELS, CHAT, COMPLETIONS = "/v1/models", "/v1/chat/completions", "/v1/completions"
-HEALTH = "/health"
+RESPONSES, HEALTH = "/v1/responses", "/health"
 _FAILURES: dict[type[Exception], tuple[str, int]] = {
     UnanswerableError: ("bad_request", 400),
+    TooLongError: ("bad_request", 400),
     BusyError: ("busy", 429),
     NoRolloutError: ("no_rollout", 503),
     TimeoutError: ("late", 504),
@@ -86,7 +85,10 @@ class FrontServer:
         application = web.Application()
         application.router.add_get(HEALTH, self._health)
         application.router.add_get(MODELS, self._guard(self._models))
+        application.router.add_get(f"{MODELS}/{{model:.+}}", self._guard(self._model))
         application.router.add_post(CHAT, self._guard(self._answers(read_chat)))
+        responses = self._answers(read_response, response_body)
+        application.router.add_post(RESPONSES, self._guard(responses))
         application.router.add_post(COMPLETIONS, self._guard(self._answers(read_completion)))
         application.router.add_post(REWARD, self._guard(self._reward))
         self._runner = BoundedRunner(
@@ -121,14 +123,17 @@ class FrontServer:
             try:
                 return await handler(request)
             except BadRequestError as error:
-                return self._error("bad_request", 400, error.problem, error.field, error.code)
+                own = error.problem, error.field, error.code
+                return self._error("bad_request", error.status, *own)
             except RefusedRewardError as error:
                 return self._error("reward", error.status, str(error))
             except tuple(_FAILURES) as error:
                 what, status = _FAILURES[type(error)]
-                return self._error(what, status, str(error) or self._late())
+                code = TOO_LONG if isinstance(error, TooLongError) else None
+                return self._error(what, status, str(error) or self._late(), code=code)
             except web.HTTPRequestEntityTooLarge as error:
-                return self._error("long_body", 413, error.text or "the body is too long")
+                problem = error.text or "the body is too long"
+                return self._error("long_body", 413, problem, code=TOO_LONG)
 
         return guarded
 
@@ -163,14 +168,25 @@ class FrontServer:
         return web.Response(status=200 if well else 503)
 
     async def _models(self, _: web.Request) -> web.StreamResponse:
-        own = {
+        return web.json_response({"object": "list", "data": [self._own_model()]})
+
+    async def _model(self, request: web.Request) -> web.StreamResponse:
+        self._check_model(request.match_info["model"])
+        return web.json_response(self._own_model())
+
+    def _check_model(self, name: str) -> None:
+        if name != self._job.model:
+            problem = f"the model is {self._job.model!r}, not {name[:200]!r}"
+            raise BadRequestError(problem, "model", "model_not_found", status=404)
+
+    def _own_model(self) -> dict[str, Any]:
+        return {
             "id": self._job.model,
             "object": "model",
             "created": self._started,
             "owned_by": f"{self._job.namespace}/{self._job.job}",
             "max_model_len": self._reader.positions,
         }
-        return web.json_response({"object": "list", "data": [own]})
 
     async def _reward(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -182,7 +198,9 @@ class FrontServer:
         return web.json_response({"verdict": verdict.value})
 
     def _answers(
-        self, read: Callable[[Any, Any], CompletionRequest]
+        self,
+        read: Callable[[Any, Any], CompletionRequest],
+        shape: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
             async with self._admission.slot():  # before a body needs memory
@@ -190,18 +208,22 @@ class FrontServer:
                 self._metrics.requests_running.inc()
                 try:
                     body = await _json(request, self._longest)
-                    return await self._generate(request, read(body, self._job.algorithm.sampling))
+                    asked = read(body, self._job.algorithm.sampling)
+                    return await self._generate(request, asked, shape)
                 finally:
                     self._metrics.requests_running.dec()
                     self._metrics.request_seconds.observe(time.monotonic() - began)
 
         return answer
 
-    async def _generate(self, request: web.Request, asked: CompletionRequest) -> web.StreamResponse:
+    async def _generate(
+        self,
+        request: web.Request,
+        asked: CompletionRequest,
+        shape: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> web.StreamResponse:
         trajectory = self._recording.name_of(request.headers.get(TRAJECTORY_HEADER, ""))
-        if asked.model != self._job.model:
-            problem = f"the model is {self._job.model!r}, not {asked.model[:200]!r}"
-            return self._error("bad_request", 404, problem, "model", "model_not_found")
+        self._check_model(asked.model)
         given = self._reader.prompts(asked)
         if len(given) > 1 and self._job.data.from_front:
             problem = "several prompts are no single trajectory; send a request each"
@@ -214,7 +236,7 @@ class FrontServer:
             response = await self._stream(request, answer, headers)
         else:
             async with self._deadline():
-                response = web.json_response(await answer.whole(), headers=headers)
+                response = web.json_response(shape(await answer.whole()), headers=headers)
         self._metrics.tokens.inc(sum(len(one.response.tokens) for one in answer.choices))
         if all(one.finish is not None for one in answer.choices):
             text = given[0] if isinstance(given[0], str) else None
@@ -227,7 +249,7 @@ class FrontServer:
     ) -> tuple[int, ...]:
         """Of a prompt; those that its trajectory has already are taken as they were sampled."""
         if isinstance(prompt, str):
-            known, behind = self._recording.continued(trajectory, prompt)
+            known, behind = self._recording.continued(trajectory, prompt, asked)
             begins = not known and not asked.chat
             encode = partial(self._reader.encode, behind, asked.prompt_field, begins=begins)
             prompt = (*known, *await asyncio.to_thread(encode))

@@ -7,21 +7,26 @@ from typing import TYPE_CHECKING
 from tokenizers.decoders import DecodeStream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollcall_runtime.models.tokenizer import ModelTokenizer
 
 
 class TextStream:
-    """The text of tokens that come one after the other; special tokens are left out.
+    """The text of tokens that come one after the other; special tokens but `kept` are left out.
 
     `stopped`: one of the strings `stop` has come; what is behind it, and itself, is left out.
     """
 
-    def __init__(self, tokenizer: ModelTokenizer, stop: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: ModelTokenizer,
+        stop: Sequence[str] = (),
+        kept: Mapping[int, str] | None = None,
+    ) -> None:
         self._library = tokenizer.library.backend_tokenizer
         self._stream = DecodeStream(skip_special_tokens=True)
-        self._stop, self._held = tuple(stop), ""
+        self._stop, self._held, self._kept = tuple(stop), "", kept or {}
         self.stopped = False
 
     def add(self, tokens: Sequence[int]) -> str:
@@ -41,6 +46,8 @@ class TextStream:
         return text
 
     def _text_of(self, token: int) -> str:
+        if token in self._kept:
+            return self._kept[token]
         try:
             return self._stream.step(self._library, token) or ""
         except Exception:  # noqa: BLE001 - tokenizers' own, where bytes before are no character

@@ -41,11 +41,13 @@ class Trajectory:
 
     `text` is what the last prompt and answer say. `end`: the text of the special token that the
     last response ends with; the chat template writes it, too. `last`: when the last one was
-    recorded, seconds of the caller's clock.
+    recorded, seconds of the caller's clock. `turn`: how many messages the last prompt and answer
+    are, and a digest of them.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self.text, self.end, self.last = name, "", "", 0.0
+        self.turn: tuple[int, str] = 0, ""
         self._completions = 0
         self._prompt: tuple[int, ...] = ()  # of the first one
         self._tokens: list[int] = []  # behind it
@@ -126,6 +128,7 @@ class TrajectoryRecords:
         *,
         text: str = "",
         end: str = "",
+        turn: tuple[int, str] = (0, ""),
     ) -> int:
         """Add a completion; how many trajectories were forgotten for it."""
         trajectory = self._kept.setdefault(name, Trajectory(name))
@@ -133,6 +136,7 @@ class TrajectoryRecords:
         trajectory.add(completion)
         self._tokens += trajectory.tokens - before
         trajectory.text, trajectory.end, trajectory.last = text, end, now
+        trajectory.turn = turn
         self._kept.move_to_end(name)
         return self._forget(now)
 
