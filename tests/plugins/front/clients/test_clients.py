@@ -143,3 +143,15 @@ async def test_pydantic_ai(monkeypatch: pytest.MonkeyPatch, stream: bool) -> Non
                 assert await run.get_output() == "It rains."
         else:
             assert (await agent.run("How is it in Bonn?")).output == "It rains."
+
+
+async def test_verifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    envs = pytest.importorskip("verifiers.legacy.envs.tool_env")
+    clients = pytest.importorskip("verifiers.legacy.clients.openai_chat_completions_client")
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_list([{"prompt": [ASK], "answer": ""}])
+    async with two_turns(monkeypatch) as url:
+        env = envs.ToolEnv(tools=[weather], dataset=rows, eval_dataset=rows)
+        client = clients.OpenAIChatCompletionsClient(opened(url))
+        state = await env.rollout(env.get_dataset()[0], client, JOB.model, {})
+        assert state["completion"][-1].content == "It rains."
