@@ -62,6 +62,8 @@ async def test_an_answer_that_was_cut_is_incomplete(monkeypatch: pytest.MonkeyPa
     [
         ({"stream": True}, "stream"),
         ({"background": True}, "background"),
+        ({"n": 2}, "n"),
+        ({"messages": [QUESTION]}, "messages"),
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
         ({"reasoning": {"effort": "high"}}, "reasoning"),
         ({"text": {"format": {"type": "json_schema"}}}, "text"),

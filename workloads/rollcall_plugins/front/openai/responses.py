@@ -16,12 +16,14 @@ if TYPE_CHECKING:
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "include": ([],),
+    "messages": (),
+    "n": (1,),
     "reasoning": ({},),
     "stream": (False,),
     "text": ({}, {"format": {"type": "text"}}),
     "truncation": ("disabled",),
 }
-_OWN = {"input", "instructions", "max_output_tokens", "messages", "tools"}
+_OWN = {"input", "instructions", "max_output_tokens", "tools"}
 
 
 def read_response(body: Any, sampling: SamplingConfig) -> CompletionRequest:
