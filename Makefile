@@ -13,6 +13,7 @@ TOOLS := .venv/.tools
 VLLM_STAMP := .venv-vllm/.stamp
 VERL_STAMP := .venv-verl/.stamp
 AREAL_STAMP := .venv-areal/.stamp
+CLIENTS_STAMP := .venv-clients/.stamp
 SMOLLM2 := .venv-vllm/smollm2
 LOCAL := .venv/.local
 STAMP := .venv/.stamp
@@ -22,7 +23,7 @@ INSTALL := $(BIN)/uv pip install --python $(BIN)/python --quiet --require-hashes
 INSTALL_PROJECT := $(BIN)/uv pip install --python $(BIN)/python --quiet --no-deps --no-build-isolation --editable .
 SYNC := $(BIN)/python -m hack.bench.sync_engines.one_engine
 
-.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-areal mutants-verl mutants-areal test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
+.PHONY: help demo demo-cluster demo-trl demo-llm test test-full fresh lint unit docs mutants test-engines test-vllm test-verl test-areal test-clients mutants-verl mutants-areal test-gpu first-contact first-contact-wheels cluster cluster-down kubeconfig images sbom push bench-sync bench-recovery bench-local bench-operator bench-vllm bench-llm chaos liar attacks lock venv
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name what; do printf '%-15s %s\n' "$$name" "$$what"; done
 
@@ -74,6 +75,9 @@ test-verl: $(STAMP) $(VERL_STAMP) ## verl's checkpoint engine `rollcall`, with v
 
 test-areal: $(AREAL_STAMP) ## AReaL's own trainer on rollouts that die, in .venv-areal
 	.venv-areal/bin/pytest -W default tests/plugins/trainers_of_ones_own/areal
+
+test-clients: $(CLIENTS_STAMP) ## Unmodified clients with tools against the front, in .venv-clients
+	.venv-clients/bin/pytest -W default tests/plugins/front/clients
 
 mutants-verl: $(VERL_STAMP)
 	PYTEST_ADDOPTS="-W default" .venv-verl/bin/python -m tests.mutants --jobs 1
@@ -173,7 +177,7 @@ $(LOCAL): $(TOOLS) requirements/local.txt pyproject.toml
 	@touch $@
 
 # vLLM pins versions that differ from those of the other tests; verl and AReaL have older ones.
-$(VLLM_STAMP) $(VERL_STAMP) $(AREAL_STAMP): .venv-%/.stamp: $(TOOLS) requirements/%.txt pyproject.toml
+$(VLLM_STAMP) $(VERL_STAMP) $(AREAL_STAMP) $(CLIENTS_STAMP): .venv-%/.stamp: $(TOOLS) requirements/%.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv-$*
 	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --require-hashes --no-deps --compile-bytecode -r requirements/$*.txt
 	$(BIN)/uv pip install --python .venv-$*/bin/python --quiet --no-deps --no-build-isolation --editable .

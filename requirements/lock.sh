@@ -39,6 +39,9 @@ compile verl.txt --extra runtime --extra torch --extra models --extra ray --extr
 # AReaL wants an older one still. Left out is what its trainer does not import.
 compile areal.txt --extra runtime --extra torch --extra models --extra areal --group test-areal \
     --excludes requirements/excludes-areal.txt
+# The clients of the front, and what the front itself needs.
+compile clients.txt --extra runtime --extra torch --extra models --group test-clients \
+    --excludes requirements/excludes-dev.txt
 # Like worker-engines.txt: stubs in the place of CUDA's libraries.
 # shellcheck disable=SC2086
 compile worker-vllm.txt --extra runtime --extra torch --extra models --extra datasets --extra rewards \

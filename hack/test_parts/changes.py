@@ -107,7 +107,8 @@ AREAS = (
         "images, requirements",
         ("images/", "requirements/", "pyproject.toml", "tests/images/"),
         (
-            *("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "verl", "areal", "sbom"),
+            *("cluster", "jobs", "jobs-engines", "jobs-vllm", "vllm", "verl", "areal", "clients"),
+            "sbom",
             "image-cuda",
         ),
     ),
@@ -140,7 +141,9 @@ AREAS = (
     ),
     Area("tests of scenarios", ("tests/scenarios/",), ("scenarios", "scenarios-cluster")),
     Area(
-        "tests of plug-ins", ("tests/plugins/",), ("plugins-slow", "alone", "vllm", "verl", "areal")
+        "tests of plug-ins",
+        ("tests/plugins/",),
+        ("plugins-slow", "alone", "vllm", "verl", "areal", "clients"),
     ),
     Area("mutants", ("tests/mutants/",), ("mutants",)),
     Area("what all tests share", ("tests/",), ("docs", "apiserver", "cluster")),

@@ -208,6 +208,11 @@ PARTS = (
         commands=("make test-areal", "make mutants-areal"),
     ),
     Part(
+        name="clients",
+        proves="unmodified clients call tools by way of the front, and their turns are trained on",
+        commands=("make test-clients",),
+    ),
+    Part(
         name="sbom",
         proves="the list of an image's contents names what is in it",
         commands=("pytest tests/cluster/machine/test_sbom.py",),
