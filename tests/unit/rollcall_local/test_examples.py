@@ -21,6 +21,7 @@ NAMES = [
     "reverse-no-sync",
     "reverse-vllm",
     "trl",
+    "verl",
 ]
 
 
@@ -77,4 +78,4 @@ def test_the_wheel_has_the_commands(installed: Path) -> None:
 from importlib.metadata import entry_points
 print(*sorted(e.name for e in entry_points(group="rollcall.commands") if e.load()), sep="\\n")
 """
-    assert said(installed, program) == ["check", "init", "local"]
+    assert said(installed, program) == ["check", "convert", "init", "local"]

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import math
+import weakref
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -117,6 +118,7 @@ class RewardFunction:
             return value
         if self._loop is None:
             self._loop = asyncio.Runner()
+            weakref.finalize(self, self._loop.close)
         return self._loop.run(_awaited(value))
 
 
