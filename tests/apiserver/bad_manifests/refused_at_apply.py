@@ -373,19 +373,9 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.algorithm.epochs": 2},
     ),
     _apply(
-        "a builtin reward in the style of TRL",
-        ("spec.reward.style", "must be rollcall unless function is module:callable"),
-        {"spec.reward.function": "exact-match", "spec.reward.style": "trl"},
-    ),
-    _apply(
         "a system's turn without a chat",
         ("spec.data.sources[0].system", "must be empty unless chat is true"),
         {"spec.data": {"sources": [{"name": "/data/a.jsonl", "system": "Be brief."}]}},
-    ),
-    _apply(
-        "a part that is a builtin reward in the style of verl",
-        ("spec.reward.parts[0].style", "must be rollcall unless function is module:callable"),
-        {"spec.reward": {"parts": [{"name": "a", "function": "exact-match", "style": "verl"}]}},
     ),
     _apply(
         "a system's turn without a chat in an evaluation",

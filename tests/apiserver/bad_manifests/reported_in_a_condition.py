@@ -28,6 +28,16 @@ REPORTED_IN_A_CONDITION: tuple[Case, ...] = (
         expected=Expected("JobFound", "False", "JobNotFound"),
     ),
     _reported(
+        "a builtin reward in the style of TRL",
+        ("spec.reward.style", "must be rollcall unless function is module:callable"),
+        {"spec.reward.function": "exact-match", "spec.reward.style": "trl"},
+    ),
+    _reported(
+        "a part that is a builtin reward in the style of verl",
+        ("spec.reward.parts[0].style", "must be rollcall unless function is module:callable"),
+        {"spec.reward": {"parts": [{"name": "a", "function": "exact-match", "style": "verl"}]}},
+    ),
+    _reported(
         "a label of pods that is a number",
         ("spec.trainer.template.metadata.labels.version", "must be a string; write it in quotes"),
         {"spec.trainer.template.metadata": {"labels": {"version": 1}}},
