@@ -11,7 +11,9 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
 SCANNED_ROWS = 1000  # that are Python objects at a time
+_JSON = "arrow.json"  # texts of JSON: `datasets` stores objects of different keys so
 
 
 class TableRows:
@@ -77,9 +79,6 @@ def _plain_rows(table: Any) -> list[dict[str, Any]]:
             for row in rows:
                 row[column.name] = _parsed(row[column.name], column.type)
     return [plain_row(row) for row in rows]
-
-
-_JSON = "arrow.json"  # texts of JSON: `datasets` stores objects of different keys so
 
 
 def _parsed(value: Any, kind: Any) -> Any:

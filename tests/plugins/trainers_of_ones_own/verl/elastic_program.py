@@ -64,10 +64,6 @@ class PodReplica(RolloutReplica):  # type: ignore[misc]
         self._server_address = f"server-{self.replica_rank}"
         self.servers = [self._server_handle]
 
-    def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
-        """Not called: init_standalone makes the worker."""
-        raise NotImplementedError("PodReplica: only init_standalone makes its worker")
-
 
 def pool(*, rollout: bool) -> RayResourcePool:
     """For one worker; a rollout's is in a pod of rollouts, which alone have GPUs."""
