@@ -93,6 +93,8 @@ REFUSED_EARLIER = {
     "settings of a part that is module:callable",
     "settings of tools",
     "settings of a reward beside its parts",
+    "a builtin reward in the style of TRL",
+    "a part that is a builtin reward in the style of verl",
 }
 """What the operator reports in a condition of a job that a real API server has taken."""
 
