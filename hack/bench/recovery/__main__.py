@@ -44,10 +44,7 @@ EVENTS: Mapping[str, tuple[BenchJobSettings, Trial]] = {
     "stop": (BenchJobSettings(4), lambda job, _: rollout_faults.stop(job)),
     "scale_up": (BenchJobSettings(2), lambda job, _: scale_up.up(job)),
     "scale_up_limit": (BenchJobSettings(2), lambda job, _: import_limit.imports(job)),
-    "trainer_kill": (
-        BenchJobSettings(2, checkpoint=True),
-        lambda job, number: trainer_kill.kill(job, replace=number % 2 == 1),
-    ),
+    "trainer_kill": (BenchJobSettings(2, checkpoint=True), trainer_kill.kill),
     "join_cost": (BenchJobSettings(2), lambda job, _: join_cost.cost(job)),
     "naive_stop": (
         BenchJobSettings(4, checkpoint=True, detection=False),

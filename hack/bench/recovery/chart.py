@@ -29,6 +29,7 @@ GOALS: Mapping[str, tuple[float, float]] = {
     "stall_stop": (0.3, 1.0),
     "scale_up": (3.0, 6.0),
     "trainer_kill": (5.0, 10.0),
+    "trainer_killed_again": (5.0, 10.0),
 }
 TITLES: Mapping[str, str] = {
     "kill_idle": "rollout killed, idle: survivors' session",
@@ -46,6 +47,7 @@ TITLES: Mapping[str, str] = {
     "scale_up_limit": "beside the same job: four bare imports of PyTorch",
     "trainer_kill": "trainer killed: a step done after its container's start",
     "trainer_kill_in_all": "the same, after the kill",
+    "trainer_killed_again": "killed again in the same pod: a container started, after the kill",
     "join_cost": "four newcomers, processes up: catching up and joining",
     "naive_stop": "rollout hangs, naive policy: a step done",
 }

@@ -10,23 +10,25 @@ from hack.bench.recovery.worker_log import LoggedSession, LoggedStep, LoggedVers
 from hack.cluster.kubectl import wait_for
 
 AGAIN_SECONDS = 120.0
+HOW = RESTARTED, AGAIN, LOST = "container restarted", "killed again", "pod lost"
 
 
-def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
-    """SIGKILL the trainer, once in each pod, so that no back-off delays the container.
-
-    `replace`: the pod is deleted without grace instead, as when it is lost; a new one is made.
+def kill(job: BenchJob, number: int) -> list[TrialResult]:
+    """End the trainer in one of three ways, by the trial's `number`: SIGKILL in a pod that has not
+    restarted; SIGKILL again in the same pod, where the kubelet would wait 10 s, so that the
+    operator replaces the pod; deletion without grace, as when a node is lost.
     """
-    old = job.trainer
+    old, how = job.trainer, HOW[number % len(HOW)]
     job.trainer_log.look()
     steps = [step.number for step in job.trainer_log.steps()][-1]
-    if replace:
+    uid, restarts = old.pod_uid, 1
+    if how == LOST:
         at = time.time()
         job.delete_now(TRAINER)
-        uid, restarts = other_pod(job, old.pod_uid), 0
     else:
         at = old.send(signal.SIGKILL)
-        uid, restarts = old.pod_uid, 1
+    if how != RESTARTED:
+        uid, restarts = other_pod(job, old.pod_uid), 0
     new = worker(uid, other_than=old, seconds=AGAIN_SECONDS)
     job.follow(new, restarts=restarts)
     first = job.trainer_log.wait(LoggedStep, after=new.started, seconds=AGAIN_SECONDS)
@@ -34,15 +36,16 @@ def kill(job: BenchJob, *, replace: bool) -> list[TrialResult]:
         "trainer_kill",
         first.at - new.started,
         {
-            "how": "pod replaced" if replace else "container restarted",
+            "how": how,
             "until_started": new.started - at,
             "steps_lost": steps + 1 - first.number,
             "phases": _phases(job, new, first),
         },
     )
+    again = [TrialResult("trainer_killed_again", new.started - at)] if how == AGAIN else []
     job.serving(job.settings.rollouts)
     job.steps(EVERY_STEPS + 1)
-    return [record, TrialResult("trainer_kill_in_all", first.at - at)]
+    return [record, TrialResult("trainer_kill_in_all", first.at - at), *again]
 
 
 def other_pod(job: BenchJob, old: str) -> str:

@@ -83,9 +83,14 @@ class TrainerStatus(StatusModel):
     total_restarts: Number = 0
     """All restarts of the trainer since the job was created."""
     pod_restarts: Number = 0
-    """Highest container restart count among the trainer pods, when restarts were last counted."""
+    """Highest container restart count among the trainer pods, when restarts were last counted; one
+    that waits in the kubelet's back-off is counted."""
     last_restart_time: Time | None = None
     """When the trainer last restarted."""
+    restart_step: Number = 0
+    """The training step when the trainer last restarted."""
+    progressed: bool = False
+    """Whether that step was beyond the one of the restart before."""
 
 
 class ProgressStatus(StatusModel):

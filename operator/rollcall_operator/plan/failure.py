@@ -1,7 +1,7 @@
 """When a job has succeeded or failed, and how often its trainer may restart."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from rollcall_operator.api import labels
@@ -27,7 +27,9 @@ class JobOutcome:
 
 @dataclass(frozen=True, slots=True)
 class TrainerRestarts:
-    """Restarts of the trainer; see api.status.TrainerStatus. `last` is Unix seconds, None if never.
+    """Restarts of the trainer; see api.status.TrainerStatus. `last` is Unix seconds, None if never;
+    `step` the training's at the last restart, `progressed` whether it was further than at the one
+    before.
 
     A gang restarts together, so all its pods count as one.
     """
@@ -36,6 +38,8 @@ class TrainerRestarts:
     total: int = 0
     of_pod: int = 0
     last: float | None = None
+    step: int = 0
+    progressed: bool = False
 
     @classmethod
     def read(cls, trainer: TrainerStatus | None) -> Self:
@@ -48,6 +52,8 @@ class TrainerRestarts:
             total=trainer.total_restarts,
             of_pod=trainer.pod_restarts,
             last=from_time(last) if last else None,
+            step=trainer.restart_step,
+            progressed=trainer.progressed,
         )
 
     def as_status(self, *, replicas: int, ready: int) -> TrainerStatus:
@@ -59,6 +65,8 @@ class TrainerRestarts:
             total_restarts=self.total,
             pod_restarts=self.of_pod,
             last_restart_time=None if self.last is None else to_micro_time(self.last),
+            restart_step=self.step,
+            progressed=self.progressed,
         )
 
 
@@ -72,23 +80,36 @@ def recorded_outcome(status: RLJobStatus) -> JobOutcome | None:
 
 
 def count_restarts(
-    before: TrainerRestarts, trainers: Sequence[PodFacts], policy: FailurePolicy, now: float
+    before: TrainerRestarts,
+    trainers: Sequence[PodFacts],
+    policy: FailurePolicy,
+    now: float,
+    step: int = 0,
 ) -> TrainerRestarts:
-    """Add the restarts since `before`: those of the rank that restarted most.
+    """Add the restarts since `before`: those of the rank that restarted most. One that waits in the
+    kubelet's back-off has restarted: the pod may be replaced before the kubelet counts it.
 
-    A recreated pod counts its containers' restarts from zero, and so does the result.
+    A recreated pod counts its containers' restarts from zero, and so does the result. `step` is
+    the last one that the trainer reported.
     """
     workers = [pod for pod in trainers if not pod.init]
-    worst = max(workers, key=lambda pod: pod.restarts, default=None)
-    of_pod = worst.restarts if worst else 0
+    worst = max(workers, key=_ends, default=None)
+    of_pod = _ends(worst) if worst else 0
     more = max(0, of_pod - before.of_pod)
     if worst is None or more == 0:
-        return TrainerRestarts(before.counted, before.total, of_pod, before.last)
+        return replace(before, of_pod=of_pod)
     stable = before.last is not None and now - before.last >= policy.stability_window_seconds
     counted = 0 if stable else before.counted
     if _action(worst.exit_code, policy) != "Ignore":
         counted += more
-    return TrainerRestarts(counted, before.total + more, of_pod, now)
+    return TrainerRestarts(
+        counted, before.total + more, of_pod, now, step, progressed=step > before.step
+    )
+
+
+def _ends(pod: PodFacts) -> int:
+    """How often the worker's container has ended in this pod, at least."""
+    return pod.restarts + pod.in_back_off
 
 
 def _action(exit_code: int | None, policy: FailurePolicy) -> str:

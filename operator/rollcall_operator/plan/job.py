@@ -129,7 +129,10 @@ def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobSt
     restarts = failure.TrainerRestarts.read(status.trainer)
     outcome = failure.recorded_outcome(status)
     if outcome is None and not spec.suspend:
-        restarts = failure.count_restarts(restarts, trainers, spec.failure_policy, observed.now)
+        step = status.progress.step if status.progress else 0
+        restarts = failure.count_restarts(
+            restarts, trainers, spec.failure_policy, observed.now, step
+        )
         outcome = failure.decide_outcome(
             spec,
             trainers=trainers,

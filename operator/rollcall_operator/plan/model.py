@@ -122,6 +122,11 @@ class PodFacts:
     mounting_since: float | None = None
     mount_failure: str = ""
 
+    @property
+    def in_back_off(self) -> bool:
+        """Whether the container has ended, and the kubelet waits until it starts it again."""
+        return self.waiting_reason == "CrashLoopBackOff"
+
 
 class LinkFailure(StrEnum):
     """Why a coordinator does not report to the operator."""

@@ -2,11 +2,18 @@
 request. The StatefulSet never restarts them by itself (OnDelete).
 """
 
+import signal
 from collections.abc import Iterable
 
 from rollcall_operator.api import labels
+from rollcall_operator.api.rljob import RLJobSpec
 from rollcall_operator.plan import apply_needed
+from rollcall_operator.plan.external_trainer import uncalled_at_end
+from rollcall_operator.plan.failure import TrainerRestarts
 from rollcall_operator.plan.model import Manifest, PodFacts
+
+_KILLS = frozenset({128 + signal.SIGKILL, 128 + signal.SIGTERM})
+_ENDS_AT_ONCE = 5.0  # seconds
 
 
 def live_stateful_set(job: Manifest, children: Iterable[Manifest]) -> Manifest | None:
@@ -50,6 +57,42 @@ def pods_to_restart(
         for pod in trainers
         if any(pod.restart_requests.get(name) != value for name, value in wanted.items())
     ]
+
+
+def pods_in_needless_back_off(
+    spec: RLJobSpec, restarts: TrainerRestarts, trainers: Iterable[PodFacts]
+) -> list[PodFacts]:
+    """Trainer pods to delete, as a new one has no back-off (Kubernetes keeps it for each container
+    of a pod, from 10 s doubling to 300 s): the trainer did not fail by itself, or it got further.
+
+    Not where the pod holds what a new one would miss, nor one whose container ends at once.
+    """
+    if _keeps_files(spec):
+        return []
+    return [
+        pod
+        for pod in trainers
+        if pod.in_back_off
+        and not pod.init
+        and (restarts.progressed or _killed_from_outside(spec, pod))
+        and (pod.ran_for or 0.0) >= _ENDS_AT_ONCE
+    ]
+
+
+def _killed_from_outside(spec: RLJobSpec, pod: PodFacts) -> bool:
+    """Whether a signal ended the worker, not for its memory or the call that it did not make."""
+    by_signal = pod.exit_code in _KILLS and not pod.oom_killed
+    return by_signal and not uncalled_at_end(spec.trainer, pod)
+
+
+def _keeps_files(spec: RLJobSpec) -> bool:
+    """Whether a directory that goes with the pod may hold a checkpoint, or a model."""
+    checkpoint = spec.trainer.checkpoint
+    if checkpoint is not None and checkpoint.volume.empty_dir is not None:
+        return True
+    volumes = spec.trainer.template["spec"].get("volumes") or ()
+    empty = [volume["emptyDir"] or {} for volume in volumes if "emptyDir" in volume]
+    return any(directory.get("medium") != "Memory" for directory in empty)
 
 
 def after_restart(job: Manifest) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import EventReason
+from rollcall_operator.plan.failure import describe_exit
 from rollcall_operator.plan.job_view import JobView, pods_of_role
 from rollcall_operator.plan.membership.nodes import (
     pods_on_terminating_nodes,
@@ -22,6 +23,7 @@ from rollcall_operator.plan.model import (
 from rollcall_operator.plan.trainer_restart import (
     after_restart,
     live_stateful_set,
+    pods_in_needless_back_off,
     pods_of_earlier_job,
     pods_to_restart,
 )
@@ -55,7 +57,11 @@ def decide_removals(view: JobView) -> RemovalDecision:
     earlier = pods_of_earlier_job(view.uid, live, observed.pods)
     for pod in (*restarted, *earlier):
         found.setdefault(pod.uid, PodDeletion.of(pod))
+    renewed = [] if view.stopped else _out_of_back_off(view)
+    for pod in renewed:
+        found.setdefault(pod.uid, PodDeletion.of(pod))
     events += [_restart_event(job, restarted)] if restarted else []
+    events += [_renewal_event(job, renewed)] if renewed else []
     events += [_adoption_event(job, earlier)] if earlier else []
     replacement = decide_replacements(view)
     for pod, why in replacement.pods:
@@ -82,6 +88,20 @@ def _restart_event(job: Manifest, pods: list[PodFacts]) -> PlannedEvent:
     text = (
         f"trainer pods are deleted as requested by annotation {labels.RESTART_TRAINER} or kubectl "
         f"rollout restart: {len(pods)}, the first is {pods[0].name}; {after_restart(job)}"
+    )
+    return PlannedEvent.about(job, "Normal", EventReason.TRAINER_RESTARTED, text)
+
+
+def _out_of_back_off(view: JobView) -> list[PodFacts]:
+    return pods_in_needless_back_off(view.spec, view.restarts, view.trainers)
+
+
+def _renewal_event(job: Manifest, pods: list[PodFacts]) -> PlannedEvent:
+    first = pods[0]
+    text = (
+        f"trainer pods are deleted and replaced, since a new pod starts at once and the kubelet "
+        f"would wait: {len(pods)}, the first is {first.name}, whose container ended with "
+        f"{describe_exit(first)}; {after_restart(job)}"
     )
     return PlannedEvent.about(job, "Normal", EventReason.TRAINER_RESTARTED, text)
 

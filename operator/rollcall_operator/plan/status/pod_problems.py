@@ -96,7 +96,7 @@ def _exit_problem(pod: PodFacts, where: str, path: str, trainer: TrainerSpec | N
     if ran_out_of_memory(pod):
         return PodProblem(Reason.OUT_OF_MEMORY, _too_little_memory(pod, where, trainer))
     uncalled = uncalled_at_end(trainer, pod) if trainer is not None else ""
-    looping = pod.restarts > 1 or pod.waiting_reason == "CrashLoopBackOff"
+    looping = pod.restarts > 1 or pod.in_back_off
     return PodProblem(
         Reason.CRASH_LOOP if looping else Reason.RESTARTING,
         f"{where}: container {pod.container} of pod {pod.name} ended with "

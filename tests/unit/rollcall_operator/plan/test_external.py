@@ -221,10 +221,12 @@ def test_its_conditions_are_those_of_a_job_with_rollouts() -> None:
 # --- outcomes and conditions ---------------------------------------------------------------------
 
 
-def ended(simulator: JobSimulator, restarts: int, code: int, **facts: Any) -> None:
-    """The program's container has ended with this code, for the time that this makes."""
+def ended(simulator: JobSimulator, times: int, code: int, **facts: Any) -> None:
+    """The program's container has ended with this code, for the time that this makes; the kubelet
+    has not counted it yet.
+    """
     gone = {"ready": False, "running": False, "up": False, "waiting_reason": "CrashLoopBackOff"}
-    simulator.change(simulator.trainer, restarts=restarts, exit_code=code, **{**gone, **facts})
+    simulator.change(simulator.trainer, restarts=times - 1, exit_code=code, **{**gone, **facts})
     simulator.converge(5)
 
 
@@ -255,6 +257,7 @@ def test_a_program_that_was_ended_as_it_did_not_call_reads_it() -> None:
     ended(simulator, 1, 137, ran_for=631.0)
     expected = "does not call rollcall.Trainer(), which is ended after spec.trainer.startTimeout"
     assert expected in simulator.condition("TrainerReady")["message"]
+    assert not any(plan.pod_deletions for plan in simulator.plans), "the condition stays"
     ended(simulator, 2, 137, ran_for=602.0)
     assert (
         "startTimeoutSeconds (600); call it earlier, or" in simulator.condition("Failed")["message"]

@@ -1,5 +1,7 @@
 """The failure policy: which exits end a job, and which are only counted."""
 
+from dataclasses import replace
+
 import pytest
 
 from rollcall_operator.api.rljob import FailurePolicy
@@ -72,10 +74,28 @@ def test_counting_begins_again_after_the_stability_window(quiet: float, counted:
     assert (new.counted, new.total) == (counted, 4)
 
 
-def crash(simulator: JobSimulator, restarts: int, code: int = 1, words: str = "") -> None:
+def test_a_restart_that_the_kubelet_still_waits_for_is_counted() -> None:
+    waits = replace(trainer(1), waiting_reason="CrashLoopBackOff")
+    new = count_restarts(TrainerRestarts(counted=1, total=1, of_pod=1), [waits], policy(), now=9.0)
+    assert (new.counted, new.total) == (2, 2)
+    for pod in (waits, trainer(2), trainer(0, None)):  # again, after it, and as a new pod
+        assert count_restarts(new, [pod], policy(), now=9.0).total == 2
+
+
+@pytest.mark.parametrize(("step", "progressed"), [(7, False), (8, True)])
+def test_progress_is_a_step_beyond_the_one_of_the_restart_before(
+    step: int, progressed: bool
+) -> None:
+    old = TrainerRestarts(counted=1, total=1, of_pod=1, last=1.0, step=7)
+    new = count_restarts(old, [trainer(2)], policy(), now=9.0, step=step)
+    assert (new.step, new.progressed) == (step, progressed)
+
+
+def crash(simulator: JobSimulator, ends: int, code: int = 1, words: str = "") -> None:
+    """The trainer's container has ended so often; the kubelet has not counted the last time."""
     simulator.change(
         simulator.trainer,
-        restarts=restarts,
+        restarts=ends - 1,
         exit_code=code,
         exit_message=words,
         ready=False,

@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import pytest
+
 from rollcall_operator.api import labels
 from rollcall_operator.plan.model import JobPlan
+from rollcall_protocol.wire.job_snapshot import TrainingResult
 from tests.unit.rollcall_operator.plan.simulator import JOB, JobSimulator
 
 SET = f"StatefulSet/{JOB}-trainer"
@@ -138,3 +141,67 @@ def test_a_suspended_or_finished_job_restarts_nothing() -> None:
     annotate(simulator, "now")
     simulator.reconcile(2)
     assert not simulator.reconcile().pod_deletions
+
+
+# --- the kubelet's back-off ----------------------------------------------------------------------
+
+SCRATCH = {"spec.trainer.template.spec.volumes": [{"name": "models", "emptyDir": {}}]}
+MEMORY = {"spec.trainer.template.spec.volumes": [{"name": "shm", "emptyDir": {"medium": "Memory"}}]}
+KEPT = {"spec.trainer.checkpoint": CHECKPOINT}
+IN_POD = {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}
+
+
+def back_off(simulator: JobSimulator, ends: int = 2, **facts: Any) -> set[str]:
+    """The trainer has ended for the second time, so that the kubelet waits; pods deleted then."""
+    ended = {"exit_code": 137, "ran_for": 14.0, "waiting_reason": "CrashLoopBackOff"}
+    down = {"running": False, "ready": False, "up": False, "restarts": ends - 1}
+    simulator.change(simulator.trainer, **{**ended, **down, **facts})
+    before = len(simulator.plans)
+    simulator.converge(1)
+    return set().union(*(deleted(plan) for plan in simulator.plans[before:]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "facts", "replaced"),
+    [
+        pytest.param(KEPT, {}, True, id="killed"),
+        pytest.param(KEPT, {"exit_code": 143}, True, id="terminated"),
+        pytest.param(None, {}, True, id="without checkpoints"),
+        pytest.param(MEMORY, {}, True, id="shared memory"),
+        pytest.param(IN_POD, {}, False, id="its checkpoints would be gone"),
+        pytest.param(SCRATCH, {}, False, id="its files would be gone"),
+        pytest.param(KEPT, {"oom_killed": True}, False, id="out of memory"),
+        pytest.param(KEPT, {"exit_code": 1}, False, id="an error of its own"),
+        pytest.param(KEPT, {"ran_for": 1.0}, False, id="at once"),
+        pytest.param(KEPT, {"init": True}, False, id="an init container"),
+        pytest.param(KEPT, {"waiting_reason": ""}, False, id="before the back-off"),
+    ],
+)
+def test_a_trainer_that_was_killed_gets_a_new_pod_in_place_of_a_back_off(
+    changes: dict[str, Any] | None, facts: dict[str, Any], replaced: bool
+) -> None:
+    simulator = running(changes)
+    assert back_off(simulator, **facts) == ({"bad-trainer-0"} if replaced else set())
+    events = [event for plan in simulator.plans for event in plan.events]
+    said = [event.message for event in events if event.reason == "TrainerRestarted"]
+    assert [("exit code 1" in text) for text in said] == [True] * replaced
+
+
+def test_one_that_got_further_than_before_has_no_back_off_either() -> None:
+    simulator = running(KEPT)
+    simulator.report(step=8)
+    simulator.converge(20)
+    assert back_off(simulator, 1, exit_code=1) == {"bad-trainer-0"}
+    assert simulator.status["trainer"]["restarts"] == 1, "the failure policy counts it"
+    simulator.schedule()
+    simulator.run()
+    simulator.converge(20)
+    assert not back_off(simulator, 1, exit_code=1), "again at step 8: it fails by itself"
+    assert simulator.status["trainer"]["restarts"] == 2
+
+
+def test_a_suspended_or_finished_job_is_left_as_it_is() -> None:
+    simulator = running({**KEPT, "spec.cleanPodPolicy": "None"})
+    simulator.report(finished=TrainingResult(step=200))
+    simulator.converge(5)
+    assert not back_off(simulator)
