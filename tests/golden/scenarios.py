@@ -273,6 +273,29 @@ def trainer_restarts_by_annotation() -> JobSimulator:
     return simulator
 
 
+def trainer_is_killed_twice() -> JobSimulator:
+    simulator = running()
+    simulator.change(
+        simulator.trainer,
+        restarts=1,
+        exit_code=137,
+        exit_message="Error",
+        ran_for=14.0,
+        ready=False,
+        running=False,
+        waiting_reason="CrashLoopBackOff",
+    )
+    simulator.converge(5)
+    return simulator
+
+
+def pods_of_a_finished_job_stay() -> JobSimulator:
+    simulator = running({"spec.cleanPodPolicy": "None"})
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(5)
+    return simulator
+
+
 def quota_refuses_pods() -> JobSimulator:
     simulator = JobSimulator()
     simulator.converge()
@@ -658,6 +681,8 @@ SCENARIOS: dict[str, Scenario] = {
         trainer_does_not_start,
         coordinator_is_replaced,
         trainer_restarts_by_annotation,
+        trainer_is_killed_twice,
+        pods_of_a_finished_job_stay,
         quota_refuses_pods,
         orphaned,
         orphaned_service,

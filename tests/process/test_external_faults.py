@@ -14,8 +14,12 @@ import pytest
 import torch
 
 from rollcall import Outcome, RollcallError
-from rollcall_protocol.wire.external_trainer import Published, PublishWeights, WithdrawWeights
-from rollcall_protocol.wire.library_link import Done
+from rollcall_protocol.wire.external_trainer import (
+    Published,
+    PublishWeights,
+    WeightsWithdrawn,
+    WithdrawWeights,
+)
 from tests.process import slow_weights
 from tests.process.external_job import PROMPTS, ExternalJob, external_job
 from tests.process.harness import FAST
@@ -169,7 +173,7 @@ async def test_a_publication_that_the_program_leaves_ends_before_the_next(tmp_pa
     ) as job:
         first, _ = await publish(job, 0)
         trainer = job.rollcall
-        await job.call(trainer._process.ask, WithdrawWeights, Done)
+        await job.call(trainer._process.ask, WithdrawWeights, WeightsWithdrawn)
         specs, nbytes = trainer._weights.write(job.weights(1))
         with pytest.raises(TimeoutError):
             await job.call(

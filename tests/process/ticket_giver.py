@@ -26,10 +26,13 @@ class TicketGiver:
         app.router.add_get(pod_contract.MEMBER_STREAM_ROUTE, self._serve)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._address, pod_contract.MEMBERSHIP_PORT).start()
+        self._site = web.TCPSite(self._runner, self._address, pod_contract.MEMBERSHIP_PORT)
+        await self._site.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await self._site.stop()
+        await asyncio.sleep(0.1)  # a connection just accepted is not the runner's yet
         await self._runner.cleanup()
 
     async def ticket(self, pod_uid: str, version: Version) -> str:

@@ -26,6 +26,8 @@ from rollcall_operator.plan.refusals import (
 from rollcall_operator.plan.trainer_restart import restart_request
 from rollcall_operator.plan.validate import job_errors
 
+_MAKES_PODS = frozenset({"StatefulSet", "Deployment"})
+
 
 @dataclass(frozen=True, slots=True)
 class ChildrenPlan:
@@ -59,7 +61,7 @@ def plan_children(view: JobView) -> ChildrenPlan:
     children = [] if errors else list(_children(view))
     errors = (*errors, *unowned_errors(view.job, live, children))
     children = [] if errors else children
-    applies, leftovers = _to_apply(observed, children, finished=view.outcome is not None)
+    applies, leftovers = _to_apply(view, children)
     refused_ones = refusal_errors(
         view.name, rollouts, view.pools, children=children, refusals=observed.refusals
     )
@@ -127,14 +129,15 @@ def _children(view: JobView) -> Iterator[Manifest]:
             )
 
 
-def _to_apply(
-    observed: ObservedJob, children: Iterable[Manifest], *, finished: bool
-) -> tuple[tuple[Manifest, ...], bool]:
+def _to_apply(view: JobView, children: Iterable[Manifest]) -> tuple[tuple[Manifest, ...], bool]:
     """The children that differ from the live ones, and whether any waits until an earlier job's
     leftovers are garbage-collected.
 
-    A refused child waits until it changes, or the API server accepts it in a dry run.
+    A refused child waits until it changes, or the API server accepts it in a dry run. Pods of a
+    finished job that are kept stay as they are: they are there for their logs.
     """
+    observed, finished = view.observed, view.outcome is not None
+    keeps_pods = finished and not view.no_pods_wanted
     live_objects = (*observed.children, *observed.pools)
     live = {apply_needed.key(child): child for child in live_objects}
     applies, leftovers = [], False
@@ -142,6 +145,8 @@ def _to_apply(
         existing = live.get(apply_needed.key(child))
         if existing is None and finished:
             continue  # a finished job gets nothing new
+        if keeps_pods and child["kind"] in _MAKES_PODS:
+            continue
         if existing is not None and made_by_other_job(existing, observed.job_uid):
             leftovers = True
         elif refused(observed.refusals, child):

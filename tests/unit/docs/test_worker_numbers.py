@@ -90,7 +90,12 @@ PROMISES = {
         f"backtracks for {patterns.SECONDS:.0f} s of processor time",
         f"ends after {mathematics.SECONDS:.0f} s of processor time",
     ],
-    "troubleshooting.md": [f"True again after {reward_failures.QUIET} samples without such"],
+    "troubleshooting.md": [
+        (
+            f"True again after {reward_failures.QUIET} samples without such an error, and "
+            f"{reward_failures.QUIET_SECONDS / 60:.0f} minutes"
+        ),
+    ],
 }
 
 

@@ -49,13 +49,14 @@ class RewardFailure:
     """An error of a job's reward function or environment, with the prompt that it belongs to.
 
     `function` is the name of either. `prompt` is the number of the prompt, `tokens` its first
-    SHOWN_TOKENS tokens.
+    SHOWN_TOKENS tokens. `times`: in so many samples at least.
     """
 
     function: str
     error: RewardError
     prompt: int
     tokens: tuple[int, ...]
+    times: int = 1
 
     @property
     def message(self) -> str:
@@ -65,7 +66,8 @@ class RewardFailure:
         place = f" ({error.place})" if error.place else ""
         tokens = " ".join(map(str, self.tokens))
         more = " ..." if len(self.tokens) == SHOWN_TOKENS else ""
-        return f"{text}{place}, for prompt {self.prompt} (tokens {tokens}{more})"
+        often = f", and in {self.times} samples or more" if self.times > 1 else ""
+        return f"{text}{place}, for prompt {self.prompt} (tokens {tokens}{more}){often}"
 
 
 _HAPPENED = {

@@ -1,7 +1,9 @@
 """What the coordinator does about samples whose reward function, or environment, failed."""
 
 import logging
+import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.reward_error_share import RewardErrorShare
@@ -14,27 +16,33 @@ from rollcall_runtime.worker.errors import SpecError
 log = logging.getLogger(__name__)
 
 FIELD, ENVIRONMENT = "spec.reward.function", "spec.environment"
-QUIET = 1000  # samples scored without it, after which an error counts as over
+QUIET = 1000  # samples scored without it, after which an error counts as over,
+QUIET_SECONDS = 300.0  # if this has passed, too: a fast job scores as many in a few seconds
 
 
 class RewardFailures:
     """Counts reward errors, and decides what becomes of their samples and of the job.
 
     `shown` is the error that users see: the first of its kind and place, so that a message does not
-    change with each sample. Another one is shown when that has not happened in QUIET samples;
-    `changed` is called each time.
+    change with each sample, and how often it has happened, by powers of ten. Another one is shown
+    when that has not happened in QUIET samples and QUIET_SECONDS; `changed` is called each time.
     """
 
     def __init__(
-        self, config: JobConfig, metrics: CoordinatorMetrics, changed: Callable[[], None]
+        self,
+        config: JobConfig,
+        metrics: CoordinatorMetrics,
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._function = config.reward_function or "spec.reward.parts"
         self._environment = config.environment.shown if config.environment else self._function
         self._settings = config.reward_errors
-        self._metrics, self._changed = metrics, changed
+        self._metrics, self._changed, self._clock = metrics, changed, clock
         self._share = RewardErrorShare()
         self._newest: RewardFailure | None = None
         self._since_shown = 0  # samples
+        self._last_shown, self._times = 0.0, 0
         self.shown: RewardFailure | None = None
 
     def connected(self, member: MemberId) -> None:
@@ -55,7 +63,8 @@ class RewardFailures:
         self._since_shown += scored
         for error in errors:
             self._record(error, lease, completion.member)
-        if self.shown is not None and self._since_shown >= QUIET:
+        if self._is_over():
+            log.info("the error of rewards is over, after %d samples that had it", self._times)
             self._show(None)
         return zero or not errors
 
@@ -81,14 +90,23 @@ class RewardFailures:
         tokens = lease.tokens[:SHOWN_TOKENS]
         function = self._environment if error.environment else self._function
         failure = self._newest = RewardFailure(function, error, lease.prompt, tokens)
-        if self.shown is None or self._since_shown >= QUIET:
+        if self.shown is None or self._is_over():
             log.warning("a sample of pod %s has no reward: %s", member.pod_uid, failure.message)
             self._show(failure)
         elif _is_alike(self.shown.error, error):
-            self._since_shown = 0
+            self._since_shown, self._last_shown = 0, self._clock()
+            self._times += 1
+            if self._times == 10 * self.shown.times:
+                self.shown = replace(self.shown, times=self._times)
+                self._changed()
+
+    def _is_over(self) -> bool:
+        quiet = self._clock() - self._last_shown >= QUIET_SECONDS
+        return self.shown is not None and self._since_shown >= QUIET and quiet
 
     def _show(self, failure: RewardFailure | None) -> None:
         self.shown, self._since_shown = failure, 0
+        self._last_shown, self._times = self._clock(), 1
         self._changed()
 
 

@@ -13,7 +13,7 @@ import socket
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollcall_protocol.wire.reward_errors import printable
@@ -48,7 +48,8 @@ class UserCode:
 class UserProcess:
     """A process that has loaded the user's code, whose definition is at `file` and `line`.
 
-    Both are empty and 0 if that is not known. `exited` is done once it has ended.
+    Both are empty and 0 if that is not known. `exited` is done once it has ended. It may allocate
+    `memory` bytes, 0 for any.
     """
 
     code: UserCode
@@ -56,6 +57,7 @@ class UserProcess:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     exited: asyncio.Task[int]
+    memory: int
     file: str = ""
     line: int = 0
 
@@ -82,9 +84,7 @@ class UserProcess:
             field = str(definition.get("field", code.field))
             raise SpecError(field, str(definition["refused"]))
         file, line = printable(str(definition.get("file", ""))), int(definition.get("line", 0))
-        return cls(
-            code, spawned.process, spawned.reader, spawned.writer, spawned.exited, file, line
-        )
+        return replace(spawned, file=file, line=line)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Queue a message for the process, without waiting until it is read."""
@@ -103,7 +103,7 @@ class UserProcess:
         finally:
             reading.cancel()
         if exited.done():
-            raise ProcessDiedError(_exit_text(exited.result()))
+            raise ProcessDiedError(_exit_text(exited.result(), self.memory))
         raise ProcessDiedError(f"it sent no answer: {reading.exception()}")
 
     async def kill(self) -> None:
@@ -137,11 +137,18 @@ async def _spawn(code: UserCode, memory: int) -> UserProcess:
             start_new_session=True,  # so that it is killed with the processes that it started
         )
     reader, writer = await asyncio.open_connection(sock=ours)
-    return UserProcess(code, process, reader, writer, asyncio.create_task(process.wait()))
+    exited = asyncio.create_task(process.wait())
+    return UserProcess(code, process, reader, writer, exited, memory)
 
 
-def _exit_text(code: int) -> str:
+def _exit_text(code: int, memory: int) -> str:
     if code >= 0:
         return f"exit code {code}"
+    if code == -signal.SIGKILL:
+        limit = f" (its own limit: {memory >> 20} MiB)" if memory else ""
+        return (
+            f"signal SIGKILL, as the kernel sends it when the container has no memory left{limit}; "
+            "raise resources.limits.memory of the rollouts, or have it use less"
+        )
     name = signal.Signals(-code).name if -code in set(signal.Signals) else str(-code)
     return f"signal {name}"

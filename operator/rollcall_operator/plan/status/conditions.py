@@ -48,7 +48,7 @@ def job_conditions(
     if errors and view.status.trainer is None and outcome is None:
         return found
     if outcome is not None:
-        return [*found, *_finished(outcome, spec if view.no_pods_wanted else None)]
+        return [*found, *_finished(view, outcome)]
     live = live_stateful_set(view.job, view.observed.children)
     trainers = pods_of_role(view.observed, labels.TRAINER)
     found.append(_trainer_up_to_date(view.job, outdated_pods(live, trainers)))
@@ -62,15 +62,11 @@ def job_conditions(
         found += [_false(kind, Reason.SUSPENDED, SUSPENDED_TEXT) for kind in _need_pods(spec)]
         return [*found, *enforced, *rewards_usable(spec.reward, view.report.snapshot)]
     report = view.report
-    failures = creation_failures(view.observed)
-    trainer = _trainer_ready(spec.trainer, view.trainers, view.name, failures)
-    found += [*coordinator_connected(contact), *enforced, trainer]
+    trainer, *others = _pods_ready(view, creation_failures(view.observed))
+    found += [*coordinator_connected(contact), *enforced, trainer, *others]
     if not spec.has_rollouts:
         return [*found, _running(before, trainer, contact, serving=(), least=0, unready=None)]
-    reference = _reference_ready(spec.reference, view.references, view.name, failures)
-    if reference is not None:
-        found.append(reference)
-    found.append(_rollouts_ready(view.pools, failures))
+    reference = next((c for c in others if c.type == JobCondition.REFERENCE_READY), None)
     found += _weights_in_sync(spec.weight_sync, report, contact, before, epoch)
     found += [*rewards_usable(spec.reward, report.snapshot), *learning(report.snapshot)]
     running = _running(
@@ -119,15 +115,33 @@ def _need_pods(spec: RLJobSpec) -> Iterator[JobCondition]:
     yield JobCondition.RUNNING
 
 
-def _finished(outcome: JobOutcome, without_pods: RLJobSpec | None) -> Iterator[ConditionState]:
-    """`without_pods`: the spec of a job whose pods are deleted at its end."""
-    message = f"the job has finished: {outcome.message}"
-    kinds = [JobCondition.RUNNING]
-    if without_pods is not None:
-        kinds = [JobCondition.TRAINER_UP_TO_DATE, *_need_pods(without_pods)]
-    for kind in kinds:
-        yield _false(kind, Reason.FINISHED, message)
+def _finished(view: JobView, outcome: JobOutcome) -> Iterator[ConditionState]:
+    """Whether pods that are kept are ready; what only a job that goes on reports is unknown."""
+    spec, message = view.spec, f"the job has finished: {outcome.message}"
+    if view.no_pods_wanted:
+        for kind in (JobCondition.TRAINER_UP_TO_DATE, *_need_pods(spec)):
+            yield _false(kind, Reason.FINISHED, message)
+    else:
+        yield from _pods_ready(view, creation_failures(view.observed))
+        unknown = [JobCondition.COORDINATOR_CONNECTED, JobCondition.TRAINER_UP_TO_DATE]
+        unknown += [JobCondition.WEIGHTS_IN_SYNC] if spec.has_rollouts else []
+        for kind in unknown:
+            yield ConditionState(kind, None, Reason.FINISHED, message)
+        yield _false(JobCondition.RUNNING, Reason.FINISHED, message)
     yield ConditionState(outcome.condition, True, outcome.reason, outcome.message)
+
+
+def _pods_ready(view: JobView, failures: Mapping[str, str]) -> list[ConditionState]:
+    """Whether all pods of the trainer, of the reference and of the rollouts are ready, as far as
+    the job has them.
+    """
+    spec = view.spec
+    found = [_trainer_ready(spec.trainer, view.trainers, view.name, failures)]
+    if spec.has_rollouts:
+        reference = _reference_ready(spec.reference, view.references, view.name, failures)
+        found += [] if reference is None else [reference]
+        found.append(_rollouts_ready(view.pools, failures))
+    return found
 
 
 def _all_ready(

@@ -15,6 +15,9 @@ SILENCE_SECONDS = 5.0
 """How long a coordinator may send nothing: a connection that is opened again at once is no news.
 Its heartbeats come as often. For one that starts the time begins when its pod is ready."""
 
+FIRST_REPORT_SECONDS = 30.0
+"""The same for one that has never reported: on a busy machine its first answer takes longer."""
+
 _REASONS = {
     LinkFailure.UNREACHABLE: Reason.COORDINATOR_UNREACHABLE,
     LinkFailure.SILENT: Reason.COORDINATOR_SILENT,
@@ -22,6 +25,8 @@ _REASONS = {
     LinkFailure.INCOMPATIBLE: Reason.COORDINATOR_INCOMPATIBLE,
     LinkFailure.UNTRUSTED: Reason.COORDINATOR_UNTRUSTED,
 }
+_ANSWERS = frozenset({LinkFailure.REFUSED, LinkFailure.INCOMPATIBLE, LinkFailure.UNTRUSTED})
+"""What only one that answers does."""
 _CURES = {
     LinkFailure.UNREACHABLE: (
         f"check that the operator's pod can reach port {MEMBERSHIP_PORT} of the pod (its node, "
@@ -77,7 +82,13 @@ class CoordinatorContact:
         since = self.link.since
         if self.pod is not None and self.pod.ready_since is not None and not self.fell_silent:
             since = max(since, self.pod.ready_since)
-        return since + SILENCE_SECONDS - self.now
+        return since + self._bound - self.now
+
+    @property
+    def _bound(self) -> float:
+        known = self.reported or self.fell_silent or self.stored_reason == Reason.CONNECTED
+        answers = self.link is not None and self.link.failure in _ANSWERS
+        return SILENCE_SECONDS if known or answers else FIRST_REPORT_SECONDS
 
     @property
     def failure(self) -> LinkFailure | None:

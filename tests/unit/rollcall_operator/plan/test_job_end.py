@@ -47,6 +47,26 @@ def test_pods_of_a_finished_job_may_stay_for_a_look() -> None:
     assert not plan.epoch_change, "a finished job gets no epoch"
 
 
+def test_kept_pods_are_left_as_they_are_and_the_conditions_say_what_is_true() -> None:
+    simulator = JobSimulator({"spec.cleanPodPolicy": "None"})
+    simulator.to_running()
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
+    simulator.worker_user = 1234  # another default, by an upgrade of the chart
+    simulator.change(simulator.pods_of("bad-cpu")[0], running=False)
+    plan = simulator.converge(60)
+    assert not [child["kind"] for plan in simulator.plans[-3:] for child in plan.applies], plan
+    rollouts = simulator.condition("RolloutsReady")
+    assert (rollouts["status"], rollouts["message"][:6]) == ("False", "1 of 2")
+    assert simulator.status["rollouts"] == "1/2", "as the column has it"
+    for kind in ("WeightsInSync", "CoordinatorConnected", "TrainerUpToDate"):
+        condition = simulator.condition(kind)
+        assert (condition["status"], condition["reason"]) == ("Unknown", "Finished"), kind
+    simulator.edit({"spec.cleanPodPolicy": "All"})
+    simulator.converge(1)
+    assert simulator.children["Deployment/bad-cpu"]["spec"]["replicas"] == 0
+
+
 def test_no_child_is_recreated_for_a_finished_job() -> None:
     simulator = JobSimulator({"spec.cleanPodPolicy": "None"})
     simulator.to_running()

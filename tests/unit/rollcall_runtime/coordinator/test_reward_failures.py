@@ -13,7 +13,11 @@ from rollcall_protocol.prompts.prompt_ledger import RejectionReason
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.messages import Completion, PromptCredit, PromptLease, Sample
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind
-from rollcall_runtime.coordinator.reward_failures import QUIET, RewardFailures
+from rollcall_runtime.coordinator.reward_failures import (
+    QUIET,
+    QUIET_SECONDS,
+    RewardFailures,
+)
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.coordinator.fake_group import (
     CONFIG,
@@ -127,13 +131,13 @@ class Shown:
     """A job's failures, and how often what is shown of them changed."""
 
     def __init__(self) -> None:
-        self.changes = 0
+        self.changes, self.now = 0, 100.0
         config = replace(
             CONFIG,
             reward_errors=RewardErrorConfig("Zero", 1.0),
             environment=EnvironmentConfig("games:Chess"),
         )
-        self.failures = RewardFailures(config, Counts(), self._changed)
+        self.failures = RewardFailures(config, Counts(), self._changed, lambda: self.now)
 
     def _changed(self) -> None:
         self.changes += 1
@@ -152,10 +156,17 @@ class Shown:
 
 def test_the_same_error_of_other_prompts_changes_nothing() -> None:
     shown = Shown()
-    for prompt in range(7, 12):
+    for prompt in range(7, 11):
         shown.count(RAISED, prompt=prompt)
         shown.count(HUNG, RAISED, prompt=prompt)
     assert (shown.message, shown.changes) == (MESSAGE, 1)
+
+
+def test_how_often_it_happened_is_said_by_powers_of_ten() -> None:
+    shown = Shown()
+    for _ in range(999):
+        shown.count(RAISED)
+    assert (shown.message, shown.changes) == (f"{MESSAGE}, and in 100 samples or more", 3)
 
 
 def test_another_error_is_shown_once_the_first_happens_no_more() -> None:
@@ -163,6 +174,7 @@ def test_another_error_is_shown_once_the_first_happens_no_more() -> None:
     shown.count(RAISED)
     for _ in range(QUIET // 2 - 1):
         shown.count(HUNG)
+    shown.now += QUIET_SECONDS
     assert (shown.message, shown.changes) == (MESSAGE, 1)
     shown.count(HUNG)
     shown.count(HUNG)
@@ -175,7 +187,20 @@ def test_nothing_is_shown_after_many_samples_without_an_error() -> None:
     shown.count(RAISED)
     for _ in range(QUIET // 2):
         shown.count()
+    assert (shown.message, shown.changes) == (MESSAGE, 1), "within seconds: it may come again"
+    shown.now += QUIET_SECONDS
+    shown.count()
     assert (shown.message, shown.changes) == (None, 2)
+
+
+def test_a_rare_error_of_a_fast_job_is_one_episode() -> None:
+    shown = Shown()
+    for _ in range(6):  # once a minute, a thousand samples between
+        shown.count(RAISED)
+        for _ in range(QUIET):
+            shown.count()
+        shown.now += 60
+    assert (shown.message, shown.changes) == (MESSAGE, 1)
 
 
 def test_an_error_of_the_environment_names_it() -> None:

@@ -66,6 +66,7 @@ def if_two(prompt, response, act):
 
 def exits(prompt, response): return if_two(prompt, response, lambda: sys.exit(0))
 def ends(prompt, response): return if_two(prompt, response, lambda: os._exit(3))
+def is_killed(prompt, response): return if_two(prompt, response, lambda: os.kill(os.getpid(), 9))
 def crashes(prompt, response): return if_two(prompt, response, lambda: ctypes.string_at(0))
 def ends_or_raises(prompt, response):  # with two tokens, or with three
     return if_two(prompt, response, lambda: os._exit(3)) / (len(response) - 3)
@@ -214,6 +215,15 @@ async def test_a_process_that_ends_costs_one_sample(function: str, value: str) -
     assert (first, last) == (1.0, 1.0)
     assert isinstance(error, RewardError)
     assert (error.sample, error.kind, error.value) == (1, RewardErrorKind.PROCESS_DIED, value)
+
+
+async def test_one_that_the_kernel_ends_says_how_much_memory_it_had_and_what_to_raise() -> None:
+    async with reward_process("is_killed", free=lambda: 1 << 30) as process:
+        (error,) = await process.score((), [(5, 5)], {})
+    assert isinstance(error, RewardError)
+    assert error.kind is RewardErrorKind.PROCESS_DIED
+    assert "no memory left (its own limit: 512 MiB); raise resources.limits.memory" in error.value
+    assert len(error.value) < MAX_TEXT
 
 
 async def test_each_error_has_the_number_of_its_sample_whatever_ended_before() -> None:

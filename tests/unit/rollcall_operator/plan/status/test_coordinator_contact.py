@@ -93,18 +93,24 @@ def test_a_coordinator_that_starts_is_no_failure() -> None:
     assert condition["message"].endswith("has not reported to the operator yet: connection refused")
 
 
-def test_a_coordinator_that_starts_may_be_silent_for_some_seconds_after_its_pod_is_ready() -> None:
+@pytest.mark.parametrize(
+    ("failure", "bound"), [(LinkFailure.UNREACHABLE, 30), (LinkFailure.REFUSED, 5)]
+)
+def test_a_coordinator_that_has_never_reported_has_longer_unless_it_answers(
+    failure: LinkFailure, bound: int
+) -> None:
     simulator = JobSimulator()
     simulator.converge()
     simulator.schedule()
     simulator.run()
-    simulator.link = LinkFacts(False, START, LinkFailure.UNREACHABLE, "connection refused")
+    simulator.link = LinkFacts(False, START, failure, "no")
     simulator.change(simulator.trainer, ready_since=START + 60)
     reasons = []
-    for simulator.now in (START + 61, START + 64, START + 66):
+    for simulator.now in (START + 61, START + 59 + bound, START + 61 + bound):
         simulator.converge()
         reasons.append(simulator.condition("CoordinatorConnected")["reason"])
-    assert reasons == ["Starting", "Starting", "CoordinatorUnreachable"]
+    assert reasons[:2] == ["Starting", "Starting"]
+    assert reasons[2].startswith("CoordinatorRe" if bound == 5 else "CoordinatorUn")
 
 
 def test_a_hanging_coordinator_stays_a_failure_when_its_probes_fail_too() -> None:
