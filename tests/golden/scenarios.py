@@ -289,6 +289,22 @@ def trainer_is_killed_twice() -> JobSimulator:
     return simulator
 
 
+def rollouts_reject_the_reward() -> JobSimulator:
+    simulator = running()
+    for pod in simulator.pods_of("bad-cpu"):
+        simulator.change(
+            pod,
+            restarts=3,
+            exit_code=64,
+            exit_message="spec.reward.function: cannot import 'my_task': SyntaxError",
+            ready=False,
+            running=False,
+            waiting_reason="CrashLoopBackOff",
+        )
+    simulator.converge(5)
+    return simulator
+
+
 def pods_of_a_finished_job_stay() -> JobSimulator:
     simulator = running({"spec.cleanPodPolicy": "None"})
     simulator.report(step=200, finished=TrainingResult(step=200))
@@ -683,6 +699,7 @@ SCENARIOS: dict[str, Scenario] = {
         trainer_restarts_by_annotation,
         trainer_is_killed_twice,
         pods_of_a_finished_job_stay,
+        rollouts_reject_the_reward,
         quota_refuses_pods,
         orphaned,
         orphaned_service,

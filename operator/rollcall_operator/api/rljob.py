@@ -208,7 +208,10 @@ class FailureRule(Model):
 
 
 class FailurePolicy(Model):
-    """What happens when the trainer exits with an error. Rollouts are always restarted."""
+    """What happens when the trainer exits with an error. Rollouts are always restarted, unless all
+    of them reject their settings, or the reward's code, more than maxRestarts times before the
+    first step: then the job fails.
+    """
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     """Number of trainer restarts after which the next one fails the job."""

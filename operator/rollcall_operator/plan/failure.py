@@ -9,8 +9,9 @@ from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_operator.api.rljob import FailurePolicy, RLJobSpec
 from rollcall_operator.api.status import RLJobStatus, TrainerStatus
 from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan import mounted_code
 from rollcall_operator.plan.external_trainer import uncalled_at_end
-from rollcall_operator.plan.model import PodFacts
+from rollcall_operator.plan.model import Manifest, PodFacts
 from rollcall_operator.plan.timestamps import from_time, to_micro_time
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
@@ -125,11 +126,15 @@ def decide_outcome(
     spec: RLJobSpec,
     *,
     trainers: Sequence[PodFacts],
+    rollouts: Sequence[PodFacts],
     snapshot: JobSnapshot | None,
     restarts: TrainerRestarts,
     running_for: float,
+    step: int,
 ) -> JobOutcome | None:
-    """The job's outcome, None while it goes on. `running_for`: seconds since its start time."""
+    """The job's outcome, None while it goes on. `running_for`: seconds since its start time;
+    `step`: the last one that its trainer reported.
+    """
     if snapshot and snapshot.finished:
         done = snapshot.finished
         if not done.error:
@@ -141,10 +146,13 @@ def decide_outcome(
             "recreate the RLJob",
         )
     for pod in trainers:
-        outcome = _exit_outcome(pod, spec.failure_policy)
+        outcome = _exit_outcome(pod, spec)
         if outcome:
             return outcome
     most = spec.failure_policy.max_restarts
+    if step == 0 and _all_reject(rollouts, most):
+        why = _rejected(rollouts[0])
+        return _failed(Reason.BAD_CONFIG, f"{why}. {mounted_code.cure(why, _template(spec))}")
     if restarts.counted > most:
         why = _last_exit(trainers, spec.trainer)
         return _failed(
@@ -173,15 +181,34 @@ def _last_exit(trainers: Sequence[PodFacts], trainer: TrainerSpec) -> str:
     return f". Last exit of pod {last.name}: {describe_exit(last)}" + (advice and f"; {advice}")
 
 
-def _exit_outcome(pod: PodFacts, policy: FailurePolicy) -> JobOutcome | None:
+def _all_reject(rollouts: Sequence[PodFacts], most: int) -> bool:
+    """Whether every rollout has rejected its settings more than `most` times."""
+    return bool(rollouts) and all(
+        pod.in_back_off
+        and not pod.init
+        and pod.exit_code == ExitCode.BAD_CONFIG
+        and _ends(pod) > most
+        for pod in rollouts
+    )
+
+
+def _rejected(pod: PodFacts) -> str:
+    return pod.exit_message or f"{pod.role} pod {pod.name} rejected its settings"
+
+
+def _template(spec: RLJobSpec) -> Manifest:
+    """Of the rollouts, whose pools a job may leave to others."""
+    return next((pool.template for pool in spec.rollouts or ()), spec.trainer.template)
+
+
+def _exit_outcome(pod: PodFacts, spec: RLJobSpec) -> JobOutcome | None:
     if pod.init or pod.exit_code is None:
         return None
     if pod.exit_code == ExitCode.BAD_CONFIG:
-        why = pod.exit_message or f"trainer pod {pod.name} rejected its settings"
-        return _failed(
-            Reason.BAD_CONFIG, f"{why}. Correct the spec, then delete and recreate the RLJob"
-        )
-    if _action(pod.exit_code, policy) == "Fail":
+        why = _rejected(pod)
+        cure = mounted_code.cure(why, spec.trainer.template)
+        return _failed(Reason.BAD_CONFIG, f"{why}. {cure}")
+    if _action(pod.exit_code, spec.failure_policy) == "Fail":
         return _failed(
             Reason.EXIT_CODE_RULE,
             f"trainer pod {pod.name} ended with {describe_exit(pod)}. spec.failurePolicy.rules "

@@ -136,9 +136,11 @@ def _view(observed: ObservedJob, job: Manifest, spec: RLJobSpec, status: RLJobSt
         outcome = failure.decide_outcome(
             spec,
             trainers=trainers,
+            rollouts=job_view.rollout_pods(observed),
             snapshot=snapshot,
             restarts=restarts,
             running_for=_running_for(status, observed.now),
+            step=step,
         )
     return JobView(
         observed=observed,

@@ -171,6 +171,11 @@ def trainer_pods(observed: ObservedJob) -> tuple[PodFacts, ...]:
     return _alive(observed, labels.TRAINER)
 
 
+def rollout_pods(observed: ObservedJob) -> tuple[PodFacts, ...]:
+    """Rollout pods of this very job (by uid) that are not terminating, by name."""
+    return _alive(observed, labels.ROLLOUT)
+
+
 def _alive(observed: ObservedJob, role: str) -> tuple[PodFacts, ...]:
     pods = pods_of_role(observed, role)
     return tuple(sorted((p for p in pods if not p.terminating), key=lambda p: p.name))

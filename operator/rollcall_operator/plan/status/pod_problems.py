@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from rollcall_operator.api.conditions import Reason
 from rollcall_operator.api.training import TrainerSpec
+from rollcall_operator.plan import mounted_code
 from rollcall_operator.plan.external_trainer import uncalled_at_end
 from rollcall_operator.plan.failure import describe_exit, memory_advice, ran_out_of_memory
 from rollcall_operator.plan.model import Manifest, PodFacts
@@ -69,7 +70,9 @@ def find_problem(
         )
     if pod.exit_code is None:
         return None
-    return _exit_problem(pod, where, path, trainer)
+    if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
+        return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path, template))
+    return _exit_problem(pod, where, trainer)
 
 
 def _scheduling_cure(message: str) -> str:
@@ -84,9 +87,7 @@ def _scheduling_cure(message: str) -> str:
     return "change its resource requests, nodeSelector, tolerations or volumes, or add nodes"
 
 
-def _exit_problem(pod: PodFacts, where: str, path: str, trainer: TrainerSpec | None) -> PodProblem:
-    if pod.exit_code == ExitCode.BAD_CONFIG and not pod.init:
-        return PodProblem(Reason.BAD_CONFIG, _rejected_settings(pod, path))
+def _exit_problem(pod: PodFacts, where: str, trainer: TrainerSpec | None) -> PodProblem:
     if pod.exit_code == ExitCode.FENCED and not pod.init:
         return PodProblem(
             Reason.RESTARTING,
@@ -111,11 +112,11 @@ def _read_log(pod: PodFacts) -> str:
     )
 
 
-def _rejected_settings(pod: PodFacts, path: str) -> str:
+def _rejected_settings(pod: PodFacts, path: str, template: Manifest) -> str:
     """The worker's termination message names the field of the job's spec itself."""
     why = _cut(pod.exit_message)
     if why.startswith("spec."):
-        return f"{why} (pod {pod.name}). Correct the spec, then delete and recreate the RLJob"
+        return f"{why} (pod {pod.name}). {mounted_code.cure(why, template)}"
     return (
         f"{path}: pod {pod.name} rejected its settings: {why or 'no message'}; read its log "
         f"(kubectl logs {pod.name} -c {pod.container} --previous)"

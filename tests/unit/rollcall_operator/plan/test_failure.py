@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_operator.api.rljob import FailurePolicy
+from rollcall_operator.plan import mounted_code
 from rollcall_operator.plan.failure import TrainerRestarts, count_restarts
 from rollcall_operator.plan.model import PodFacts
 from rollcall_protocol.wire.job_snapshot import TrainingResult
@@ -216,3 +217,67 @@ def test_a_failing_init_container_is_no_exit_of_the_trainer() -> None:
     simulator.converge(5)
     assert simulator.status["phase"] == "Starting"
     assert "initContainers" in simulator.condition("TrainerReady")["message"]
+
+
+# --- rollouts that reject their settings ---------------------------------------------------------
+
+SYNTAX = "spec.reward.function: cannot import 'my_task': SyntaxError: invalid syntax"
+ROLLOUT = "spec.rollouts[0].template.spec"
+
+
+def reject(simulator: JobSimulator, ends: int, *, ran: int = 0) -> None:
+    """The rollouts have rejected their settings `ends` times, but for the first `ran`."""
+    for number, pod in enumerate(simulator.pods_of("bad-cpu")):
+        rejects = number >= ran
+        simulator.change(
+            pod,
+            restarts=ends - 1,
+            exit_code=64 if rejects else None,
+            exit_message=SYNTAX if rejects else "",
+            running=not rejects,
+            ready=False,
+            waiting_reason="CrashLoopBackOff" if rejects else "",
+        )
+    simulator.converge(5)
+
+
+def starting(step: int | None = None) -> JobSimulator:
+    mount = [{"name": "task", "mountPath": "/task"}]
+    simulator = JobSimulator(
+        {
+            f"{ROLLOUT}.volumes": [{"name": "task", "configMap": {"name": "my-files"}}],
+            f"{ROLLOUT}.containers[0].volumeMounts": mount,
+        }
+    )
+    simulator.to_running()
+    if step is not None:
+        simulator.report(step=step)
+        simulator.converge(20)
+    return simulator
+
+
+def test_a_job_fails_whose_rollouts_all_reject_the_code_of_its_reward() -> None:
+    simulator = starting()
+    reject(simulator, 3)
+    condition = simulator.condition("RolloutsReady")
+    assert condition["reason"] == "BadConfig"
+    source = "Correct the function (its file may be in ConfigMap my-files, mounted at /task)"
+    assert source in condition["message"]
+    reject(simulator, 4)
+    failed = simulator.condition("Failed")
+    assert failed["reason"] == "BadConfig"
+    assert failed["message"].startswith(f"{SYNTAX}. {source}, or the spec, then delete")
+
+
+def test_it_goes_on_while_one_of_them_runs_or_once_it_has_trained() -> None:
+    one_runs = starting()
+    reject(one_runs, 9, ran=1)
+    trained = starting(step=3)
+    reject(trained, 9)
+    for simulator in (one_runs, trained):
+        assert simulator.status["phase"] != "Failed"
+
+
+def test_a_setting_that_is_no_code_has_no_file() -> None:
+    text = mounted_code.cure("spec.model.path: no such folder", {"spec": {"containers": []}})
+    assert text == "Correct the spec, then delete and recreate the RLJob"
