@@ -1,11 +1,11 @@
 """Supervised fine-tuning: a job that learns the answers in its data."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
 from rollcall_operator.api.data import RowsSpec
-from rollcall_operator.api.rules import Model
+from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import Count, LearningRate
 
 _Steps = Annotated[int, Field(ge=0, le=1_000_000_000)]
@@ -23,6 +23,15 @@ class HeldOutSpec(Model):
 class SupervisedSpec(Model):
     """Training without rollouts and reward; the answers are in the data."""
 
+    RULES: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            message="must not be given beside epochs: either ends the job",
+            cel="!has(self.epochs) || self.maxSteps == 0",
+            holds=lambda s: s.epochs is None or s.max_steps == 0,
+            path=".maxSteps",
+        ),
+    )
+
     optimizer: Literal["adamw"] = "adamw"
     """Name of the optimizer."""
     learning_rate: LearningRate = "1e-5"
@@ -30,10 +39,10 @@ class SupervisedSpec(Model):
     rows_per_step: Annotated[int, Field(ge=1, le=1_000_000)] = 32
     """Number of rows for each optimizer step, of all ranks together. The last step of a pass has
     what is left."""
-    epochs: Count = 1
-    """Number of passes over the rows, after which the job succeeds."""
+    epochs: Count | None = None
+    """Number of passes over the rows, after which the job succeeds. 1 without maxSteps."""
     max_steps: _Steps = 0
-    """Number of optimizer steps after which the job succeeds, whatever epochs is. 0: epochs is
-    what counts."""
+    """In place of epochs: number of optimizer steps after which the job succeeds. 0: none is
+    set."""
     evaluation: HeldOutSpec | None = None
     """The loss of held-out rows is measured, and logged."""

@@ -373,6 +373,11 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         {"spec.algorithm.epochs": 2},
     ),
     _apply(
+        "supervised steps and epochs",
+        ("spec.supervised.maxSteps", "must not be given beside epochs: either ends the job"),
+        {**NO_ALGORITHM, "spec.supervised": {"maxSteps": 5, "epochs": 1}},
+    ),
+    _apply(
         "a system's turn without a chat",
         ("spec.data.sources[0].system", "must be empty unless chat is true"),
         {"spec.data": {"sources": [{"name": "/data/a.jsonl", "system": "Be brief."}]}},

@@ -85,6 +85,12 @@ def test_its_trainer_reads_what_to_learn() -> None:
     )
 
 
+def test_steps_alone_do_not_contradict_a_default() -> None:
+    simulator = JobSimulator({**SUPERVISED, "spec.supervised": {"maxSteps": 5}})
+    simulator.converge()
+    assert config_of(simulator).supervised == SupervisedConfig(max_steps=5)
+
+
 def test_no_condition_asks_for_rollouts() -> None:
     simulator = running()
     of_the_trainer = {"TrainerReady", "TrainerUpToDate", "CoordinatorConnected"}

@@ -52,10 +52,11 @@ def add_sft_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="of all ranks together (default: %(default)s)",
     )
-    parser.add_argument("--epochs", type=at_least(1), default=defaults.epochs, metavar="N")
-    parser.add_argument(
-        "--steps", type=at_least(0), default=0, metavar="N", help="instead of epochs"
+    end = parser.add_mutually_exclusive_group()
+    end.add_argument(
+        "--epochs", type=at_least(1), default=0, metavar="N", help="(default: 1, without --steps)"
     )
+    end.add_argument("--steps", type=at_least(0), default=0, metavar="N", help="instead of epochs")
     parser.add_argument(
         "--evaluation",
         type=source,
