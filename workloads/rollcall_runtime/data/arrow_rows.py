@@ -23,23 +23,39 @@ class TableRows:
         self,
         name: str,
         *,
+        field: str,
         columns: Sequence[str],
         count: int,
         read: Callable[[int], Any],
         batches: Callable[[list[str]], Iterator[Any]],
     ) -> None:
-        self._name, self.columns, self._count = name, tuple(columns), count
+        self._name, self._field = name, field
+        self.columns, self._count = tuple(columns), count
         self._read, self._batches = read, batches
 
     def __len__(self) -> int:
         return self._count
 
     def row(self, number: int) -> dict[str, Any]:
-        return _plain_rows(self._read(number))[0]
+        return self._rows(self._read(number), number)[0]
 
     def scan(self, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        first = 0
         for batch in self._batches([name for name in self.columns if name in columns]):
-            yield from _plain_rows(batch)
+            yield from self._rows(batch, first)
+            first += len(batch)
+
+    def _rows(self, table: Any, first: int) -> list[dict[str, Any]]:
+        try:
+            return _plain_rows(table)
+        except (ValueError, KeyError, OverflowError) as error:
+            if len(table) > 1:  # each by itself, until one is wrong
+                return [
+                    self._rows(table.slice(number, 1), first + number)[0]
+                    for number in range(len(table))
+                ]
+            problem = f"{self.place(first)}: a value cannot be read: {error}"
+            raise SpecError(self._field, f"{problem}; correct it") from error
 
     def place(self, number: int) -> str:
         return f"{self._name}, row {number + 1}"
@@ -56,7 +72,10 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
         problem = f"{str(path)!r} needs the package pyarrow, which this image lacks ({error})"
         raise SpecError(field, f"{problem}; add it, or give a .jsonl file") from error
     try:
+        _refuse_twice(parquet.read_schema(path).names, path, field)
         table = parquet.read_table(path)
+    except SpecError:
+        raise
     except OSError as error:  # pyarrow's errors of files that are no Parquet are ValueErrors
         raise SpecError(field, f"cannot read {str(path)!r}: {error}; is it mounted?") from error
     except ValueError as error:
@@ -64,11 +83,18 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
 
     return TableRows(
         str(path),
+        field=field,
         columns=table.column_names,
         count=table.num_rows,
         read=lambda number: table.slice(number, 1),
         batches=lambda columns: table.select(columns).to_batches(max_chunksize=SCANNED_ROWS),
     )
+
+
+def _refuse_twice(names: Sequence[str], path: Path, field: str) -> None:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        problem = f"{str(path)!r} has two columns of one name: {', '.join(twice)}"
+        raise SpecError(field, f"{problem}; rename one")
 
 
 def _plain_rows(table: Any) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.data.row_kind import MESSAGES, RowKind, kind_of, size_of
+from rollcall_runtime.data.row_kind import MESSAGES, RowKind, check_roles, kind_of, size_of
 from rollcall_runtime.data.row_values import json_text
 from rollcall_runtime.data.tools import TOOLS, tools_of
 from rollcall_runtime.worker.errors import SpecError
@@ -61,10 +61,13 @@ def check_column(
             raise SpecError(field, f"{problem}; a source has one kind of rows")
         _check_kind(row, name, kind, model=model, place=place, field=field)
         look(row, kind, place)
-        columns.update(dict.fromkeys(row))
-        heapq.heappush(longest, (size_of(row[name], kind), number))
-        if len(longest) > _LONGEST:
-            heapq.heappop(longest)
+        if not row.keys() <= columns.keys():
+            columns.update(dict.fromkeys(row))
+        size = size_of(row[name], kind)
+        if len(longest) < _LONGEST:
+            heapq.heappush(longest, (size, number))
+        elif size > longest[0][0]:
+            heapq.heapreplace(longest, (size, number))
     if kind is None:
         raise SpecError(field, f"{rows.place(0)}: there is no row")
     return CheckedColumn(name, kind, tuple(number for _, number in longest), tuple(columns))
@@ -78,6 +81,7 @@ def _check_kind(
             model.check_tokens(row[name], place=place, field=field)
         case RowKind.CHAT:
             tools_of(row, place=place, field=field)
+            check_roles(row[name], model=model, place=f"{place}: {name}", field=field)
             if any(message.get("tool_calls") for message in row[name]):
                 json_text({name: row[name]}, place=place, field=field)
         case RowKind.TEXT if name == MESSAGES:

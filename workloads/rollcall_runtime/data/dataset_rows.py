@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollcall_runtime.data.arrow_rows import SCANNED_ROWS, TableRows
 from rollcall_runtime.data.chained_rows import ChainedRows
-from rollcall_runtime.data.row_files import open_file
+from rollcall_runtime.data.row_files import FILES, open_file
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from rollcall_protocol.data_config import DataSource
     from rollcall_runtime.data.rows import Rows
+
+log = logging.getLogger(__name__)
 
 _SAVED = ("dataset_dict.json", "state.json")
 _ADVICE = (
@@ -49,19 +52,20 @@ def _open(datasets: Any, source: DataSource, *, field: str) -> Rows:
 
     def load() -> Rows:
         subset = source.subset or None
-        return _table(source, datasets.load_dataset(source.name, subset, split=source.split))
+        return _table(source, datasets.load_dataset(source.name, subset, split=source.split), field)
 
     if not folder.is_dir():
         return load()
     if any((folder / name).is_file() for name in _SAVED):
-        return _table(source, _saved(datasets, source, field=field))
+        return _table(source, _saved(datasets, source, field=field), field)
     return _folder(datasets, source, load, field=field)
 
 
-def _table(source: DataSource, found: Any) -> TableRows:
+def _table(source: DataSource, found: Any, field: str) -> TableRows:
     table = found.with_format("arrow")
     return TableRows(
         source.name,
+        field=field,
         columns=table.column_names,
         count=len(table),
         read=lambda number: table[number],
@@ -84,7 +88,11 @@ def _folder(datasets: Any, source: DataSource, load: Callable[[], Rows], *, fiel
     it would guess types. So are Parquet files whose objects differ in their keys, which it refuses.
     """
     builder = datasets.load_dataset_builder(source.name, source.subset or None)
-    files = list(map(str, (builder.config.data_files or {}).get(source.split, ())))
+    found = {
+        split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()
+    }
+    _name_unread(source, [Path(file) for files in found.values() for file in files])
+    files = found.get(source.split, [])
 
     def open_files() -> Rows:
         return ChainedRows([open_file(Path(file), field=field) for file in files])
@@ -99,3 +107,17 @@ def _folder(datasets: Any, source: DataSource, load: Callable[[], Rows], *, fiel
         if not (files and builder.name == "parquet"):
             raise
         return open_files()
+
+
+def _name_unread(source: DataSource, read: Sequence[Path]) -> None:
+    """Files of rows beside those of all splits: of another kind, or with a name of no split."""
+    known = {file.resolve() for file in read}
+    rows = (file for file in Path(source.name).rglob("*") if file.name.endswith(FILES))
+    unread = sorted(file.name for file in rows if file.resolve() not in known)
+    if known and unread:
+        log.warning(
+            "%s: of these files of the folder no split has rows: %s; give files of one kind, or a "
+            "README.md that says their splits",
+            source.name,
+            ", ".join(unread),
+        )

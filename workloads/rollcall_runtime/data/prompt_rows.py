@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from rollcall_protocol.sampling_config import sampling_of
 from rollcall_runtime.data.checked_column import CheckedColumn, check_column
 from rollcall_runtime.data.data_identity import content_of
 from rollcall_runtime.data.row_kind import RowKind, find_column
-from rollcall_runtime.data.row_values import json_text
+from rollcall_runtime.data.row_values import as_it_travels
 from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.data.tools import tools_of
 from rollcall_runtime.data.travelling_columns import TravellingColumns
@@ -65,25 +64,6 @@ class PromptRows:
 
     def close(self) -> None:
         self.rows.close()
-
-    def check_need(self, need: RowNeeds) -> None:
-        """SpecError names the first row that the reward cannot use."""
-        travelling = self.travelling.chosen or self.column.columns
-        read = [name for name in need.columns if name in travelling]
-        if not read:
-            problem = f"the reward reads the column {need.columns[0]!r}, which no row brings it"
-            advice = f"correct {need.field}, or the `columns` of the source"
-            raise SpecError(self.field, f"{self.rows.place(0)}: {problem}; {advice}")
-        for number, row in enumerate(self.rows.scan(read)):
-            place = self.rows.place(number)
-            wanted = {name: row[name] for name in read if name in row}
-            # As it travels: dates and the like are text then.
-            travels = json.loads(json_text(wanted, place=place, field=self.field))
-            try:
-                need.check(travels)
-            except ValueError as error:
-                problem = f"{place}: the reward cannot use this row: {error}"
-                raise SpecError(self.field, problem) from error
 
     def warn_of_little_room(self, prompts: Mapping[int, Prompt | None]) -> None:
         """Log the longest of `prompts`, by their numbers, whose response cannot be whole."""
@@ -144,22 +124,45 @@ def open_prompt_rows(
         undo.callback(rows.close)
         name = find_column(rows.columns, source.prompt_column, place=rows.place(0), field=field)
         travelling = TravellingColumns(name, source.columns, sampling, field)
+
+        def look(row: dict[str, Any], kind: RowKind, place: str) -> None:
+            travelling.check(row, kind, place)
+            for need in needs:
+                _check_need(need, row, travelling, place)
+
         column = check_column(
             rows,
             name,
             model=model,
             field=field,
             also=(*(source.columns or rows.columns), sampling.column),
-            look=travelling.check,
+            look=look,
         )
         travelling.check_names(column.columns, rows.place(0))
         read = (*source.columns, sampling.column) if source.columns else column.columns
         name_unread(source, column, read, model=model, field=field)
         found = PromptRows(rows, field, column, model, limit, travelling)
-        for need in needs:
-            found.check_need(need)
         # What cannot be used shows before the first step.
         longest = {number: found.read(number) for number in column.longest}
         found.warn_of_little_room(longest)
         undo.pop_all()
     return found
+
+
+def _check_need(
+    need: RowNeeds, row: Mapping[str, Any], travelling: TravellingColumns, place: str
+) -> None:
+    """SpecError if the reward cannot use what travels of the row at `place`."""
+    chosen, field = travelling.chosen, travelling.field
+    read = {
+        name: row[name] for name in need.columns if name in row and (not chosen or name in chosen)
+    }
+    if not read:
+        problem = f"the reward reads the column {need.columns[0]!r}, which the row does not bring"
+        advice = f"correct {need.field}, or the `columns` of the source"
+        raise SpecError(field, f"{place}: {problem}; {advice}")
+    try:
+        need.check(as_it_travels(read, place=place, field=field))
+    except ValueError as error:
+        problem = f"{place}: the reward cannot use this row: {error}"
+        raise SpecError(field, problem) from error

@@ -16,7 +16,7 @@ from rollcall_protocol.sampling_config import SamplingConfig
 from rollcall_runtime.data.data_identity import DataIdentity, identity_of
 from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.prompt_rows import open_prompt_rows
-from rollcall_runtime.data.row_mix import RowMix, open_mix
+from rollcall_runtime.data.row_mix import RowMix, count_rows, open_mix
 from rollcall_runtime.tasks import first_letter, reverse
 from rollcall_runtime.worker.errors import SpecError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rollcall_runtime.tasks.row_needs import RowNeeds
 
 
+_REVERSE, _FIRST_LETTER = _MADE_UP = ("builtin:reverse", "builtin:first-letter")
 _ALL_ALIKE = SamplingConfig()  # no row has settings of its own
 
 
@@ -135,11 +136,11 @@ def open_prompts(
     first = data.sources[0].name
     if data.from_front:
         return NoPrompts()
-    if first == "builtin:reverse" and len(data.sources) == 1:
+    if first == _REVERSE and len(data.sources) == 1:
         _check_row({}, needs, place=first, field=field)
         return ReversePrompts(data.seed)
     limit = length_limit(data, model, response=1)
-    if first == "builtin:first-letter" and len(data.sources) == 1:
+    if first == _FIRST_LETTER and len(data.sources) == 1:
         made = FirstLetterPrompts(data.seed, model, limit, field or "spec.data.prompts")
         _check_row(first_letter.row(0, seed=0), needs, place=first, field=field)
         made.prompt(0)  # a model without a tokenizer shows before the first step
@@ -148,6 +149,16 @@ def open_prompts(
         open_prompt_rows, model=model, limit=limit, sampling=sampling, needs=needs
     )
     return TablePrompts(open_mix(data, open_reader, field=field))
+
+
+def count_prompts(data: DataConfig) -> int | None:
+    """How many prompts a pass over `data` has; None if there is no end. SpecError as `open_rows`.
+
+    None is checked: `open_prompts` does that.
+    """
+    if data.from_front or (len(data.sources) == 1 and data.sources[0].name in _MADE_UP):
+        return None
+    return count_rows(data)
 
 
 def _check_row(

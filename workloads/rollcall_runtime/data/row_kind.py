@@ -10,7 +10,10 @@ from rollcall_runtime.worker.errors import SpecError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rollcall_runtime.data.model_input import Message, ModelInput
+
 MESSAGES = "messages"
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PROMPT_COLUMNS = (MESSAGES, "prompt", "tokens")
 
 
@@ -58,6 +61,22 @@ def kind_of(value: Any, *, place: str, field: str) -> RowKind:
             return RowKind.CHAT
     given = "nothing" if value is None or value in ("", []) else f"{value!r:.60}"
     raise SpecError(field, f"{place}: holds {given}; wants {_WANTED}")
+
+
+def check_roles(messages: Sequence[Message], *, model: ModelInput, place: str, field: str) -> None:
+    """SpecError at `field` for a role that is none of ROLES, unless the chat template names it.
+
+    Many templates write any role as it is: a model would read turns that it was not trained on.
+    """
+    for message in messages:
+        role = message["role"]
+        if role not in ROLES and not _names(str(model.tokenizer.library.chat_template), role):
+            problem = f"{place}: the chat template knows no role {role!r:.60}"
+            raise SpecError(field, f"{problem}; write {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+
+
+def _names(template: str, role: str) -> bool:
+    return f"'{role}'" in template or f'"{role}"' in template
 
 
 def size_of(value: Any, kind: RowKind) -> int:

@@ -7,17 +7,18 @@ order than the number of the next row.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import accumulate
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from rollcall_protocol.data_config import REASONING_GYM
+from rollcall_runtime.data.open_rows import open_rows
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from rollcall_protocol.data_config import DataConfig, DataSource
 
@@ -145,18 +146,32 @@ def open_mix(
     """
     with ExitStack() as undo:
         readers = []
-        for number, source in enumerate(data.sources):
-            alone = len(data.sources) == 1
-            place = "spec.data.prompts" if alone else f"spec.data.sources[{number}].name"
-            name = source.name
-            if name.startswith("builtin:") and not name.startswith(REASONING_GYM):
-                problem = f"unknown {source.name!r}"
-                advice = (
-                    "built in: builtin:reverse and builtin:first-letter, each as the only "
-                    f"source of prompts, and {REASONING_GYM}<data set>"
-                )
-                raise SpecError(field or place, f"{problem}; {advice}")
-            readers.append(open_reader(source, field or place))
+        for source, place in _named_sources(data, field):
+            readers.append(open_reader(source, place))
             undo.callback(readers[-1].close)
         undo.pop_all()
     return RowMix(readers, [source.weight for source in data.sources], data.seed)
+
+
+def count_rows(data: DataConfig) -> int:
+    """How many rows all sources of `data` have. None is checked; SpecError as `open_rows`."""
+    total = 0
+    for source, place in _named_sources(data):
+        with closing(open_rows(source, field=place)) as rows:
+            total += len(rows)
+    return total
+
+
+def _named_sources(data: DataConfig, field: str = "") -> Iterator[tuple[DataSource, str]]:
+    """Each source with its field of the spec, or `field`; SpecError for one without rows."""
+    alone = len(data.sources) == 1
+    for number, source in enumerate(data.sources):
+        place = field or ("spec.data.prompts" if alone else f"spec.data.sources[{number}].name")
+        if source.name.startswith("builtin:") and not source.name.startswith(REASONING_GYM):
+            problem = f"unknown {source.name!r}"
+            advice = (
+                "built in: builtin:reverse and builtin:first-letter, each as the only "
+                f"source of prompts, and {REASONING_GYM}<data set>"
+            )
+            raise SpecError(place, f"{problem}; {advice}")
+        yield source, place

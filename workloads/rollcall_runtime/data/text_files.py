@@ -34,10 +34,10 @@ def open_text(path: Path, *, field: str) -> JsonLines:
                 return JsonLines(path, field=field)
             unpacked.flush()
             return JsonLines(path, field=field, unpacked=unpacked.fileno(), by_line=numbered)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise SpecError(field, f"{str(path)!r} is no whole gzip file: {error}") from error
     except OSError as error:
         raise SpecError(field, f"cannot read {str(path)!r}: {error}; is it mounted?") from error
-    except (EOFError, zlib.error) as error:
-        raise SpecError(field, f"{str(path)!r} is no whole gzip file: {error}") from error
 
 
 def _unpack(path: Path, to: BinaryIO, *, field: str) -> bool | None:
@@ -88,6 +88,8 @@ def _csv_rows(file: BinaryIO, path: Path, field: str) -> Iterator[dict[str, str]
                     problem = f"{len(cells)} cells, where the header has {len(header)}"
                     raise SpecError(field, f"{path}:{lines.line_num}: {problem}; correct it")
                 yield dict(zip(header, cells, strict=True))
-        except (csv.Error, UnicodeDecodeError) as error:
-            problem = f"{path}:{lines.line_num}: not CSV in UTF-8: {error}"
+        except csv.Error as error:
+            problem = f"{path}:{lines.line_num}: not CSV: {error}"
             raise SpecError(field, f"{problem}; correct it") from error
+        except UnicodeDecodeError as error:  # of a part of the file, of many lines
+            raise SpecError(field, f"{path}: not UTF-8: {error}; save it as UTF-8") from error

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.sampling_config import sampling_of
 from rollcall_runtime.data.row_kind import RowKind
-from rollcall_runtime.data.row_values import json_text
+from rollcall_runtime.data.row_values import check_json, json_text
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ class TravellingColumns:
         except ValueError as error:
             problem = f"{place}: {self.sampling.column} (spec.algorithm.sampling.column): {error}"
             raise SpecError(self.field, problem) from error
-        self._text(row, kind, place, tuple(row))
+        whole = not self.chosen and kind is not RowKind.TOKENS
+        travels = row if whole else self._values(row, kind, tuple(row))
+        check_json(travels, place=place, field=self.field)
 
     def check_names(self, columns: Sequence[str], place: str) -> None:
         """SpecError at `field` if no row has one of those chosen."""
@@ -53,14 +55,15 @@ class TravellingColumns:
         self, row: dict[str, Any], kind: RowKind, place: str, *, columns: Sequence[str]
     ) -> dict[str, Any]:
         """What travels: null for what it lacks of `columns`. SpecError if that is too large."""
-        text = self._text(row, kind, place, columns)
+        values = self._values(row, kind, columns)
+        text = json_text(values, place=place, field=self.field)
         if len(text) > MAX_ROW_BYTES:
             problem = f"{place}: the columns have {len(text)} bytes, and {MAX_ROW_BYTES} may travel"
             raise SpecError(self.field, f"{problem}; choose fewer by `columns`")
         found: dict[str, Any] = json.loads(text)
         return found
 
-    def _text(self, row: dict[str, Any], kind: RowKind, place: str, columns: Sequence[str]) -> str:
+    def _values(self, row: dict[str, Any], kind: RowKind, columns: Sequence[str]) -> dict[str, Any]:
         own = self.sampling.column
         wanted = self.chosen or [
             name for name in columns if kind is not RowKind.TOKENS or name != self.prompt
@@ -68,4 +71,4 @@ class TravellingColumns:
         values = {name: row.get(name) for name in wanted}
         if own in row:  # the rollout reads it
             values[own] = row[own]
-        return json_text(values, place=place, field=self.field)
+        return values

@@ -112,7 +112,7 @@ class HuggingFaceSource(ModelSource):
         values = config_values({n: value for n, value in self.values.items() if n != "auto_map"})
         try:
             return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
-        except (ValueError, TypeError, KeyError, StrictDataclassError) as error:
+        except (*CANNOT_BUILD, StrictDataclassError) as error:
             raise SpecError(FIELD, f"{self.directory}/config.json: {error}") from error
 
 

@@ -94,7 +94,10 @@ class ModelTokenizer:
                 add_generation_prompt=answer_follows,
                 tokenize=False,
             )
-        except (TemplateError, TypeError, KeyError, AttributeError) as error:
+        except (
+            *(TemplateError, TypeError, LookupError, AttributeError),
+            *(ArithmeticError, RecursionError),
+        ) as error:
             raise ValueError(f"the chat template refuses these messages: {error}") from error
         return text
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rollcall_runtime.data.model_input import ModelInput
-from rollcall_runtime.data.prompt_source import PromptSource, TablePrompts, open_prompts
-from rollcall_runtime.models.open_model import open_model
+from rollcall_runtime.data.prompt_source import PromptSource, count_prompts, open_prompts
 from rollcall_runtime.tasks.reward_registry import named_rewards
 from rollcall_runtime.tasks.reward_styles import style_needs
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
     from rollcall_protocol.job_config import JobConfig
+    from rollcall_runtime.data.model_input import ModelInput
     from rollcall_runtime.tasks.reward_registry import NamedReward
     from rollcall_runtime.tasks.row_needs import RowNeeds
 
@@ -35,21 +34,17 @@ def open_held_out(job: JobConfig, model: ModelInput, *, field: str) -> PromptSou
 def with_steps(job: JobConfig) -> JobConfig:
     """The job with the number of steps that its epochs are, if it has epochs.
 
-    The last step may go on into the next pass. SpecError as `open_prompts`, and for prompts without
-    an end.
+    The last step may go on into the next pass. SpecError for data that cannot be opened, and for
+    prompts without an end. No row is checked: `open_job_prompts` does that.
     """
     algorithm = job.algorithm
     if not algorithm.epochs:
         return job
-    source = open_job_prompts(job, ModelInput.of(open_model(job.model)))
-    try:
-        if not isinstance(source, TablePrompts):
-            problem = f"{job.data.sources[0].name!r} has prompts without an end, and no passes"
-            raise SpecError("spec.algorithm.epochs", f"{problem}; give maxSteps")
-        prompts = algorithm.epochs * len(source.rows)
-    finally:
-        source.close()
-    steps = -(-prompts // algorithm.prompts_per_step)
+    prompts = count_prompts(job.data)
+    if prompts is None:
+        problem = f"{job.data.sources[0].name!r} has prompts without an end, and no passes"
+        raise SpecError("spec.algorithm.epochs", f"{problem}; give maxSteps")
+    steps = -(-algorithm.epochs * prompts // algorithm.prompts_per_step)
     return replace(job, algorithm=replace(algorithm, max_steps=steps))
 
 

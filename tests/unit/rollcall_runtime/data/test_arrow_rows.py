@@ -10,6 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from rollcall_protocol.data_config import DataSource
+from rollcall_runtime.data.arrow_rows import open_parquet
 from rollcall_runtime.data.open_rows import open_rows
 from rollcall_runtime.worker.errors import SpecError
 
@@ -129,3 +130,49 @@ def test_an_id_that_is_not_in_the_cache_is_refused_offline(
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     with pytest.raises(SpecError, match=r"cannot load .* 'org/prompts': .*HF_HUB_OFFLINE"):
         opened("org/prompts")
+
+
+TWICE = pa.array([[("k", "x")], [("k", "x"), ("k", "y")]], pa.map_(pa.string(), pa.string()))
+LATIN_1 = pa.array([b"a", b"caf\xe9"], pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        (TWICE, "duplicate key was 'k'"),
+        (LATIN_1, "codec can't decode byte 0xe9"),
+        (pa.array([0, 12_000_000], pa.date32()), ""),
+    ],
+    ids=["a_key_twice", "no_utf_8", "a_far_date"],
+)
+def test_a_value_that_python_does_not_have_names_its_row(
+    tmp_path: Path, column: Any, message: str
+) -> None:
+    parquet.write_table(pa.table({"a": column}), tmp_path / "p.parquet")
+    rows = open_parquet(tmp_path / "p.parquet", field=FIELD)
+    for read in (lambda: rows.row(1), lambda: list(rows.scan(["a"]))):
+        with pytest.raises(
+            SpecError, match=f"p.parquet, row 2: a value cannot be read: .*{message}"
+        ):
+            read()
+
+
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"])
+    parquet.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(SpecError, match=r"p.parquet' has two columns of one name: prompt; rename"):
+        open_parquet(tmp_path / "p.parquet", field=FIELD)
+
+
+def test_files_of_a_folder_that_no_split_has_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`datasets` reads files of one kind, and says nothing of the others."""
+    (tmp_path / "train-0.jsonl").write_text('{"prompt": "a"}\n')
+    parquet.write_table(pa.table({"prompt": ["b"]}), tmp_path / "train-1.parquet")
+    open_rows(DataSource(str(tmp_path)), field=FIELD)
+    assert "of these files of the folder no split has rows: train-0.jsonl; give" in caplog.text
+    (tmp_path / "train-0.jsonl").unlink()
+    caplog.clear()
+    open_rows(DataSource(str(tmp_path)), field=FIELD)
+    assert not caplog.text

@@ -42,6 +42,14 @@ def test_a_place_is_the_files_line_empty_lines_included(tmp_path: Path) -> None:
         (b'{"a": "\xff"}', "rows.jsonl:2: not JSON: 'utf-8' codec"),
         ("[" * 100_000, "rows.jsonl:2: not JSON: "),
         (
+            '{"a": ' + "[" * 900 + "{}" + "]" * 900 + "}",
+            "rows.jsonl:2: not JSON: maximum recursion",
+        ),
+        (
+            '{"a": 1} {"a": 2}',
+            "rows.jsonl:2: not JSON: there is more behind its end, from character",
+        ),
+        (
             r'{"a": [{"content": "\uD83d"}]}',
             r"rows.jsonl:2: not text: '\\ud83d' is half of a surrogate pair; correct it",
         ),
@@ -93,3 +101,12 @@ def test_memory_is_an_index_and_no_objects(tmp_path: Path) -> None:
         tracemalloc.stop()
     assert len(rows) == 50_000
     assert held < 20 * 50_000, "16 bytes a row, and what an array has in reserve"
+
+
+def test_many_rows_are_scanned_as_they_are_read_one_by_one(tmp_path: Path) -> None:
+    """Small rows are read many at a time, and a large one beside them whole."""
+    sizes = [*range(1, 400), 300_000, *range(400)]
+    text = "\n".join(f'{{"a": "{"x" * size}"}}' + "\n" * (size % 3) for size in sizes)
+    rows = opened(tmp_path, text)
+    assert [len(row["a"]) for row in rows.scan(["a"])] == sizes
+    assert [len(rows.row(number)["a"]) for number in range(len(rows))] == sizes

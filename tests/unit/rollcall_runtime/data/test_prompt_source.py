@@ -444,3 +444,31 @@ def test_tools_that_the_template_does_not_write_are_named(
     opened(path, model=character_model())
     said = f"spec.data.prompts: the model's chat template does not write the tools of {path}"
     assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("role", ["human", "gpt", "User"])
+def test_a_role_that_no_template_knows_is_refused(tmp_path: Path, role: str) -> None:
+    """A template that writes any role as it is would make a turn that no model was trained on."""
+    path = written(tmp_path / "p.jsonl", [{"messages": [{"role": role, "content": "a"}]}])
+    with pytest.raises(SpecError, match=rf"p.jsonl:1: messages: .* knows no role '{role}'; write"):
+        opened(path, model=character_model())
+    own = "{% if messages[0]['role'] == 'ROLE' %}Q: {{ messages[0]['content'] }}{% endif %}"
+    prompt = opened(path, model=character_model(own.replace("ROLE", role))).prompt(0)
+    assert prompt is not None
+
+
+def test_a_template_that_fails_in_any_way_names_the_row(tmp_path: Path) -> None:
+    path = written(tmp_path / "p.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
+    with pytest.raises(
+        SpecError, match=r"p.jsonl:1: the chat template refuses these messages: int"
+    ):
+        opened(path, model=character_model("{{ 1 // 0 }}"))
+
+
+def test_a_column_of_bytes_is_named(tmp_path: Path) -> None:
+    table = pa.table({"prompt": ["a"], "picture": [b"\x89PNG"]})
+    parquet.write_table(table, tmp_path / "p.parquet")
+    with pytest.raises(
+        SpecError, match="row 1: picture: a column holds bytes, which JSON does not"
+    ):
+        opened(str(tmp_path / "p.parquet"))

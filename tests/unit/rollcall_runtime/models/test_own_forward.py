@@ -179,3 +179,10 @@ def test_what_transformers_cannot_build_is_refused(tmp_path: Path) -> None:
 def test_a_head_that_transformers_has_not_is_refused(tmp_path: Path) -> None:
     found = refusal(write_model(tmp_path / "m", "granite"), "value")
     assert "config.json: transformers has no granite with the head value" in found
+
+
+def test_a_dtype_that_torch_does_not_have_is_refused(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", "qwen2")
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(config | {"dtype": "float7"}))
+    assert "config.json: module 'torch' has no attribute 'float7'" in refusal(directory)

@@ -1,7 +1,9 @@
 """Rows that a job's reward cannot use are refused before the first step, with file and line."""
 
 import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from rollcall_protocol.job_config import (
     RewardScoringConfig,
     RewardStyle,
 )
+from rollcall_runtime.data.json_lines import JsonLines
 from rollcall_runtime.train.job_prompts import open_held_out, open_job_prompts, with_steps
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines.tiny_models import write_tiny_model
@@ -94,7 +97,7 @@ def test_other_rewards_refuse_what_they_cannot_use(
 
 def test_a_column_that_does_not_travel_is_refused(tmp_path: Path) -> None:
     found = job(tmp_path, [GOOD], "exact-match", column="solution")
-    assert "p.jsonl:1: the reward reads the column 'solution', which no row" in refused(found)
+    assert "p.jsonl:1: the reward reads the column 'solution', which the row" in refused(found)
     source = DataSource(f"{tmp_path}/p.jsonl", columns=("prompt",))
     found = replace(job(tmp_path, [GOOD], "exact-match"), data=DataConfig((source,)))
     assert "correct spec.reward.config, or the `columns` of the source" in refused(found)
@@ -127,8 +130,9 @@ def test_functions_of_trl_and_verl_get_what_these_give(tmp_path: Path) -> None:
         styled(GOOD, RewardStyle.TRL),
         data=DataConfig((DataSource(f"{tmp_path}/p.jsonl", columns=("answer",)),)),
     )
-    assert "the column 'prompt', which no row brings it; correct spec.reward.style" in refused(
-        unseen
+    assert (
+        "the column 'prompt', which the row does not bring; correct spec.reward.style"
+        in refused(unseen)
     )
 
 
@@ -153,3 +157,30 @@ def test_a_function_of_ones_own_may_read_what_it_likes(tmp_path: Path) -> None:
         if function == "regex":
             found = replace(found, reward_scoring=RewardScoringConfig({"pattern": "a"}))
         assert open_job_prompts(found, character_model()).prompt(0) is not None
+
+
+def test_rows_are_read_once_for_all_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job of a million rows begins sooner."""
+    scanned: list[Path] = []
+    scan = JsonLines.scan
+
+    def counted(rows: JsonLines, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+        scanned.append(tmp_path)
+        return scan(rows, columns)
+
+    monkeypatch.setattr(JsonLines, "scan", counted)
+    found = job(tmp_path, [GOOD] * 3, "exact-match")
+    open_job_prompts(found, character_model()).close()
+    assert len(scanned) == 1
+    with_steps(replace(found, algorithm=replace(found.algorithm, epochs=1)))
+    assert len(scanned) == 1, "counting reads no row"
+
+
+def test_a_row_with_a_date_is_checked_as_the_reward_gets_it(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": date(2026, 11, day)} for day in (1, 2)]
+    parquet.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet")
+    found = job(tmp_path, [GOOD], "exact-match")
+    found = replace(found, data=DataConfig((DataSource(f"{tmp_path}/p.parquet"),)))
+    prompt = open_job_prompts(found, character_model()).prompt(0)
+    assert prompt is not None
+    assert prompt.row["answer"] in {"2026-11-01", "2026-11-02"}
