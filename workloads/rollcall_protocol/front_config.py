@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-HERMES, LLAMA3_JSON = "hermes", "llama3_json"
-TOOL_PARSERS = ("auto", HERMES, LLAMA3_JSON)
+HERMES, LLAMA3_JSON, QWEN3_CODER = "hermes", "llama3_json", "qwen3_coder"
+TOOL_PARSERS = ("auto", HERMES, LLAMA3_JSON, QWEN3_CODER)
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,10 +56,11 @@ class FrontSpec(Model):
     """Tokens that all of these have together, each at most 100 bytes of the pod's memory."""
     trajectory_seconds: LongSeconds = 3600
     """Seconds after its last completion until a trajectory without a reward is forgotten."""
-    tool_parser: Literal["auto", "hermes", "llama3_json"] = "auto"
+    tool_parser: Literal["auto", "hermes", "llama3_json", "qwen3_coder"] = "auto"
     """How the model writes calls of tools: `hermes` (JSON within <tool_call>, as Qwen 2.5 and 3),
-    or `llama3_json` (an answer that is JSON with name and parameters, as Llama 3). `auto`: what
-    the tokenizer's `response_template` says, or what the chat template shows."""
+    `llama3_json` (an answer that is JSON with name and parameters, as Llama 3), or `qwen3_coder`
+    (<function=...> within <tool_call>, as Qwen 3.5 and Qwen3-Coder). `auto`: what the tokenizer's
+    `response_template` says, or what the chat template shows."""
     template: PodTemplate
     """Template of the pods. The container named `front`, or the only one, is the worker; the
     operator adds its environment, ports, volumes, probes and security context. Its image needs the

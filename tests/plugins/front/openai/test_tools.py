@@ -228,6 +228,105 @@ def test_an_answer_that_is_json_is_a_call_of_llama_3(
     assert found(parser, said) == (text, calls)
 
 
+CODER = '<tool_call>\n<function=name>\n<parameter=a>\n1\n</parameter> {{ tools }} "arguments"'
+TYPED: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "find",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string"},
+                "count": {"type": "integer"},
+                "near": {"type": ["number", "null"]},
+                "tags": {"type": "array", "items": {"type": "string"}},
+                "all": {"type": "boolean"},
+            },
+        },
+    },
+}
+
+
+def parameter(name: str, value: str) -> str:
+    return f"<parameter={name}>\n{value}\n</parameter>\n"
+
+
+def coder_call(*parameters: str, name: str = "weather") -> str:
+    return f"<tool_call>\n<function={name}>\n{''.join(parameters)}</function>\n</tool_call>"
+
+
+CODER_CALL = coder_call(parameter("city", "Bonn"))
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "calls"),
+    [
+        (CODER_CALL, "", [BONN]),
+        (f"I look.\n\n{CODER_CALL}\n{CODER_CALL}", "I look.", [BONN, BONN]),
+        (CODER_CALL.removeprefix("<tool_call>\n"), "", [BONN]),
+        (f"<think>{CODER_CALL}</think>\n{CODER_CALL}", f"<think>{CODER_CALL}</think>", [BONN]),
+        (coder_call(parameter("city", "a\nb")), "", [("weather", '{"city": "a\\nb"}')]),
+        (coder_call(), "", [("weather", "{}")]),
+        *(
+            (said, said, [])
+            for said in (
+                coder_call(parameter("city", "Bonn"), name="delete"),
+                coder_call("city=Bonn"),
+                coder_call('{"city": "Bonn"}'),
+                CODER_CALL[: CODER_CALL.index("</function")],
+                "<tool_call>\n<function=weather>\n",
+                "<tool_call>\n<function=weather>\n<parameter=city>\nBonn",
+                CALL,
+                "if a <function",
+            )
+        ),
+    ],
+)
+def test_calls_in_tags_are_those_of_qwen3_coder(
+    said: str, text: str, calls: list[tuple[str, str]]
+) -> None:
+    parser = open_tool_parser("auto", tool_tokenizer(CODER))
+    assert parser is not None
+    assert found(parser, said) == (text, calls)
+
+
+def test_parameters_in_tags_have_the_types_of_the_tools_schema() -> None:
+    parser = open_tool_parser("qwen3_coder", tool_tokenizer("no sign"))
+    assert parser is not None
+    given = {"text": "12", "count": "3", "near": "null", "tags": '["a"]', "all": "True", "x": "7"}
+    said = coder_call(*(parameter(*one) for one in given.items()), name="find")
+    (call,) = parser.calls(said, "", [TYPED])
+    assert json.loads(call.arguments) == {
+        "text": "12",
+        "count": 3,
+        "near": None,
+        "tags": ["a"],
+        "all": True,
+        "x": "7",
+    }
+
+
+async def test_a_call_in_tags_stays_as_it_was_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender: Any = Sender()
+    reader = tool_reader(setting="qwen3_coder")
+    said = (f"I look.\n{CODER_CALL}", "It rains.")
+    async with scripted(monkeypatch, *said, reader=reader, job=FROM_FRONT, sender=sender) as (
+        client,
+        _,
+    ):
+        client.session.headers["X-Rollcall-Trajectory"] = "t-1"
+        events = await client.events(CHAT, WITH_TOOLS)
+        deltas = [event["choices"][0]["delta"] for event in events]
+        (call,) = deltas[-1]["tool_calls"]
+        text = "".join(delta["content"] or "" for delta in deltas)
+        assert (text, call["function"]["arguments"]) == ("I look.", BONN[1])
+        answer = {"role": "assistant", "content": text, "tool_calls": [call]}
+        result = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+        await client.post(CHAT, {**WITH_TOOLS, "messages": [*ASK, answer, result]})
+        assert (await reward(client, reward=1.0))[0] == 200
+    assert sender.sent[0].sample.versions.count(0) == sum(map(len, said)) + 2
+
+
 def test_a_call_behind_a_thought_that_the_prompt_began_is_one() -> None:
     parser = open_tool_parser("hermes", tool_tokenizer("no sign"))
     assert parser is not None
@@ -266,7 +365,7 @@ def test_a_response_template_that_knows_no_calls_ends_the_start(own: Any) -> Non
 @pytest.mark.parametrize(
     ("template", "more", "problem"),
     [
-        ("{{ tools }} {{ messages }}", {}, r"set spec\.front\.toolParser to hermes or llama3_json"),
+        ("{{ tools }} {{ messages }}", {}, "to one of hermes, llama3_json, qwen3_coder"),
         ("<tool_call><function=x> 'arguments' {{ tools }}", {}, "does not know how"),
         ("{{ messages }}", {}, "writes no tools"),
         ("{{ messages }}", {"tool_choice": "none"}, "writes no tools"),

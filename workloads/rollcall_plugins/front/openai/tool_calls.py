@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from transformers.utils.chat_parsing import parse_response
 from transformers.utils.chat_parsing.response_templates import load_response_template
 
-from rollcall_protocol.front_config import HERMES, LLAMA3_JSON, TOOL_PARSERS
+from rollcall_protocol.front_config import HERMES, LLAMA3_JSON, QWEN3_CODER, TOOL_PARSERS
 from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
@@ -20,17 +20,41 @@ if TYPE_CHECKING:
     from rollcall_runtime.models.tokenizer import ModelTokenizer
 
 _CALLS = "tool_calls"
+_THOUGHT = {"open": "<think>", "close": "</think>"}
 _TEMPLATES: Mapping[str, Mapping[str, Any]] = {
     HERMES: {  # Qwen 2.5 and 3, too
         "start_anchor": "<|im_start|>assistant\n",
         "fields": {
-            "reasoning_content": {"open": "<think>", "close": "</think>"},
+            "reasoning_content": _THOUGHT,
             _CALLS: {
                 "open_pattern": r"\s*<tool_call>",
                 "close": "</tool_call>",
                 "repeats": True,
                 "content": "json",
                 "transform": {"type": "function", "function": "{content}"},
+            },
+            "content": {},
+        },
+    },
+    QWEN3_CODER: {  # Qwen 3.5, too
+        "start_anchor": "<|im_start|>assistant\n",
+        "fields": {
+            "reasoning_content": _THOUGHT,
+            _CALLS: {
+                # The model leaves the outer tag out at times.
+                "open_pattern": r"\s*(?:<tool_call>\s*)?<function=(?P<name>[^<>\s]+)>",
+                "close_pattern": r"</function>(?:\s*</tool_call>)?",
+                "repeats": True,
+                "content": "xml-inline",
+                "content_args": {
+                    # What is no parameter has no key, which is an error.
+                    "tag_pattern": r"<parameter=(?P<key>[^<>\s]+)>\n?(?P<value>.*?)\n?</parameter>"
+                    r"|\S"
+                },
+                "transform": {
+                    "type": "function",
+                    "function": {"name": "{name}", "arguments": "{content}"},
+                },
             },
             "content": {},
         },
@@ -54,6 +78,7 @@ _TEMPLATES: Mapping[str, Mapping[str, Any]] = {
 }
 # What the chat template of a model that writes calls so has, without backslashes.
 _SIGNS = {
+    QWEN3_CODER: ("<tool_call>", "<function=", "<parameter="),
     HERMES: ("<tool_call>", '"arguments"'),
     LLAMA3_JSON: ('{"name": function name, "parameters":',),
 }
@@ -85,7 +110,10 @@ class ToolParser:
         fields = dict(self.template.fields)
         if _CALLS not in fields or fields[_CALLS].open_re is None:
             raise ValueError(f"it has no field {_CALLS} with a beginning")
-        self.opening = fields.pop(_CALLS).open_re
+        calls = fields.pop(_CALLS)
+        self.opening = calls.open_re
+        # What is cut off within tags can still be read, as fewer parameters.
+        self._closing = calls.close_re if calls.content == "xml-inline" else None
         others = [field for field in fields.values() if field.open_re and field.close_re]
         self.others = [(field.open_re, field.close_re) for field in others]
         written = json.dumps(template, ensure_ascii=False)
@@ -106,9 +134,12 @@ class ToolParser:
             message = parse_response(
                 text, self.template, prefix=before, tools=[dict(tool) for tool in tools]
             )
-            return tuple(_call(each, names) for each in message.get(_CALLS) or ())
+            found = tuple(_call(each, names) for each in message.get(_CALLS) or ())
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return ()
+        if self._closing is not None and len(self._closing.findall(text)) < len(found):
+            return ()
+        return found
 
 
 class ToolCallText:
@@ -175,10 +206,10 @@ def open_tool_parser(setting: str, tokenizer: ModelTokenizer | None) -> ToolPars
             advice = f"set spec.front.toolParser to one of {', '.join(TOOL_PARSERS)}"
             raise SpecError(FIELD, f"{problem}: {error}; {advice}") from error
     written = str(library.chat_template).replace("\\", "")
-    if any(other in written for other in _OTHERS):
+    found = next((n for n, signs in _SIGNS.items() if all(sign in written for sign in signs)), None)
+    if found is None or (found == HERMES and any(other in written for other in _OTHERS)):
         return None
-    found = (name for name, signs in _SIGNS.items() if all(sign in written for sign in signs))
-    return next((ToolParser(_TEMPLATES[name], special) for name in found), None)
+    return ToolParser(_TEMPLATES[found], special)
 
 
 def _call(call: Any, names: set[str]) -> ToolCall:
