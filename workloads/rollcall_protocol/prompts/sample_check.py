@@ -126,8 +126,11 @@ class SampleBounds:
             return BadSamples(fault, problem)
         return None
 
-    def check_new(self, new: NewTokens, *, before: int) -> BadSamples | None:
-        """The first problem of tokens behind `before` others; None if a model may sample them."""
+    def check_new(self, new: NewTokens, *, before: int, top: int = 0) -> BadSamples | None:
+        """The first problem of tokens behind `before` others; None if a model may sample them.
+
+        Of each token at most `top` likely ones were asked for.
+        """
         columns = new.tokens, new.logprobs, new.versions
         for fault, problem in self._problems(*columns, None, before=before):
             return BadSamples(fault, problem)
@@ -137,6 +140,20 @@ class SampleBounds:
         if len(new.all_versions) > before + len(new.tokens):
             problem = f"{len(new.all_versions)} versions, and {before} + {len(new.tokens)} tokens"
             return BadSamples(SampleFault.LENGTH, problem)
+        return self._bad_top(new, top)
+
+    def _bad_top(self, new: NewTokens, most: int) -> BadSamples | None:
+        if bool(most) != bool(new.top) and new.tokens:
+            problem = f"{most} likely tokens were asked for, and {len(new.top)} tokens have some"
+            return BadSamples(SampleFault.LENGTH, problem)
+        for pairs in new.top:
+            if len(pairs) > most:
+                problem = f"{len(pairs)} likely tokens, and {most} were asked for"
+                return BadSamples(SampleFault.LENGTH, problem)
+            tokens, logprobs = [token for token, _ in pairs], [value for _, value in pairs]
+            versions = [0] * len(pairs)
+            for fault, problem in self._problems(tokens, logprobs, versions, None, before=0):
+                return BadSamples(fault, f"likely tokens: {problem}")
         return None
 
     def _responses(

@@ -35,10 +35,11 @@ class NoRolloutError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class GeneratedSoFar:
-    """A response so far, and its oldest token's version."""
+    """A response so far, its oldest token's version, and the `top` of its newest tokens."""
 
     response: Response
     oldest: Version | None
+    top: tuple[tuple[tuple[int, float], ...], ...] = ()
 
 
 class Generation:
@@ -62,7 +63,8 @@ class Generation:
     async def generate(self, asked: GenerationRequest) -> AsyncGenerator[GeneratedSoFar, None]:
         """The response after each piece, until it is finished. The caller bounds the time.
 
-        NoRolloutError after MOST_MOVES rollouts that failed. UnanswerableError when two rollouts
+        NoRolloutError after MOST_MOVES rollouts that failed, or after the first one for a response
+        of a schema, which another one cannot continue. UnanswerableError when two rollouts
         have refused the request, or the only one: a single one may lie.
         """
         response, oldest, failures = asked.begun, None, 0
@@ -74,12 +76,12 @@ class Generation:
                 async with aclosing(lines):
                     async for line in lines:
                         assert line.new is not None  # noqa: S101 - generated_lines gives no other
-                        self._check(line, rollout, before=len(asked.prompt) + len(response.tokens))
+                        self._check(line, rollout, asked, before=len(response.tokens))
                         response = line.new.after(response)
                         failures = 0 if line.new.tokens else failures
                         found = [v for v in (oldest, line.oldest) if v is not None]
                         oldest = min(found, default=None)
-                        yield GeneratedSoFar(response, oldest)
+                        yield GeneratedSoFar(response, oldest, line.new.top)
             except UnanswerableError as error:
                 if refusals:
                     raise
@@ -89,6 +91,9 @@ class Generation:
                 self.routes.failed(rollout, time.monotonic())
                 self._moved()
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
+                if asked.json_schema and response.tokens:
+                    problem = "the rollout was lost, and no other continues a response_format"
+                    raise NoRolloutError(f"{problem}: send the request again") from error
                 if failures >= MOST_MOVES:
                     raise NoRolloutError(
                         f"{failures} rollouts failed, the last: {error}"
@@ -96,10 +101,17 @@ class Generation:
             finally:
                 self.routes.ended(rollout)
 
-    def _check(self, line: GenerationLine, rollout: ServingRollout, *, before: int) -> None:
-        """RolloutLostError for tokens that no rollout samples behind `before` others."""
+    def _check(
+        self,
+        line: GenerationLine,
+        rollout: ServingRollout,
+        asked: GenerationRequest,
+        *,
+        before: int,
+    ) -> None:
+        """RolloutLostError for what no rollout says behind `before` tokens of the response."""
         new = line.new or NewTokens((), (), ())
-        bad = self._bounds.check_new(new, before=before)
+        bad = self._bounds.check_new(new, before=len(asked.prompt) + before, top=asked.top_logprobs)
         problem = bad.problem if bad is not None else ""
         if new.tokens and line.oldest is None:
             problem = problem or "tokens of no version"

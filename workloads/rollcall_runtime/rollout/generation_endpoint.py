@@ -22,7 +22,7 @@ AT_ONCE = 512  # requests, beside the leases; the front sends no more than it ma
 BODY_SECONDS = 10.0
 HEARTBEAT_SECONDS = 1.0  # an empty line, so that the front finds a lost node soon
 AGAIN_SECONDS = 0.1  # before a request is made again that the engine ended without a token
-_TOKEN_BYTES, _REQUEST_BYTES = 64, 2**16  # as JSON: a token of `begun`, and all else
+_TOKEN_BYTES, _REQUEST_BYTES = 64, 2**17  # as JSON: a token of `begun`, and all else
 
 
 class GenerationEndpoint:
@@ -112,6 +112,8 @@ class GenerationEndpoint:
         bad = self._bounds.check_request(asked.prompt, asked.begun)
         if bad is not None:
             return self._refuse(f"bad_request_{bad.fault.value}", 400, bad.problem)
+        if (problem := self._unable(asked)) is not None:
+            return self._refuse("unable", 400, problem)
         limits = self._engine.limits
         room = None if limits is None else limits.context
         wanted = len(asked.prompt) + max(1, asked.sampling.max_tokens)
@@ -125,6 +127,18 @@ class GenerationEndpoint:
                 async for line in lines:
                     await response.write(b"\n" if line is None else f"{to_json(line)}\n".encode())
         return response
+
+    def _unable(self, asked: GenerationRequest) -> str | None:
+        """What this engine cannot do of what is asked, by the names that clients give it."""
+        engine = self._engine
+        if asked.json_schema and not engine.constrains:
+            wanted = "response_format other than text"
+        elif asked.top_logprobs and not engine.gives_top:
+            wanted = "top_logprobs (of a completion: logprobs above 0)"
+        else:
+            return None
+        advice = "leave it out, or have the rollouts use vllm (spec.rollouts[].engine.name)"
+        return f"the rollouts' {type(engine).__name__} does not support {wanted}: {advice}"
 
     async def _lines(self, asked: GenerationRequest) -> AsyncGenerator[GenerationLine, None]:
         oldest = _OldestToken(self._served)

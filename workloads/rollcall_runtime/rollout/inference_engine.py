@@ -99,6 +99,10 @@ class InferenceEngine(ABC):
     reads_shared_memory: ClassVar[bool] = False  # whether another process of it reads weights there
     generates: ClassVar[bool] = True
     """Whether it samples responses; one that does not gets neither prompts nor requests."""
+    constrains: ClassVar[bool] = False
+    """Whether it takes a request with `json_schema`."""
+    gives_top: ClassVar[bool] = False
+    """Whether it takes a request with `top_logprobs`."""
     staged_copies: int = 0
     """How many copies of the weights the agent keeps in the memory of `device` beside the model;
     set before `start`."""
@@ -156,7 +160,7 @@ class InferenceEngine(ABC):
 
         Requests of one turn of the event loop are begun together. A stream that ends without that
         was cut short by an update that aborts: the request may be made again with what has come.
-        `aclose` of the stream ends the request at once.
+        `aclose` of the stream ends the request at once. Each piece has `top` if that is asked for.
         ValueError for a prompt that the model cannot take (an unknown token, too long);
         RuntimeError before the first weights, after `close`, and where the model fails.
         """

@@ -1,17 +1,27 @@
 """Requests of OpenAI's clients: what is read, and what is refused by its name."""
 
+import json
 from typing import Any
 
 import pytest
 
 from rollcall_plugins.front.openai.bad_request import BadRequestError
 from rollcall_plugins.front.openai.openai_requests import read_chat, read_completion
+from rollcall_plugins.front.openai.responses import read_response
 from rollcall_protocol.sampling_config import SamplingConfig
 
 JOB = SamplingConfig(max_tokens=50, temperature=0.8, top_p=0.9, top_k=40, column="own")
 MESSAGES = [{"role": "user", "content": "hi"}]
 CHAT = {"model": "m", "messages": MESSAGES}
 TEXT = {"model": "m", "prompt": "hi"}
+
+
+TOOL = {"type": "function", "function": {"name": "a"}}
+
+
+def schema(own: Any) -> dict[str, Any]:
+    form = {"name": "own", "strict": True, "schema": own}
+    return {"response_format": {"type": "json_schema", "json_schema": form}}
 
 
 def called(arguments: str) -> dict[str, Any]:
@@ -94,10 +104,62 @@ def test_answers_of_a_request_are_bounded() -> None:
         {"chat_template_kwargs": {}, "add_generation_prompt": True},
         {"tool_choice": "auto", "parallel_tool_calls": True, "modalities": ["text"]},
         {"reasoning_effort": None, "prediction": None, "top_logprobs": 0, "tool_choice": "none"},
+        {"logit_bias": {"5": None}, "stream_options": {"include_usage": None}},
+        {"stream_options": {"include_obfuscation": False}, "chat_template_kwargs": {"a": None}},
+        {"response_format": {"type": "text", "json_schema": None}, "logprobs": None},
     ],
 )
 def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
-    read_chat({**CHAT, **more}, JOB)
+    assert not read_chat({**CHAT, **more}, JOB).json_schema
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("presence_penalty", [0, 0.0, -0.0, None]),
+        ("frequency_penalty", [0, 0.0, -0.0, None]),
+        ("repetition_penalty", [1, 1.0, None]),
+        ("logit_bias", [{}, None]),
+    ],
+)
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [(read_chat, CHAT), (read_completion, TEXT), (read_response, {"model": "m", "input": "hi"})],
+)
+def test_what_would_change_the_distribution_is_taken_when_it_does_not(
+    read: Any, body: dict[str, Any], name: str, values: list[Any]
+) -> None:
+    for value in values:
+        assert read({**body, name: value}, JOB).sampling == read(body, JOB).sampling
+    wrong: Any = {"5": -100} if name == "logit_bias" else 0.5
+    with pytest.raises(BadRequestError, match="remove it") as caught:
+        read({**body, name: wrong}, JOB)
+    assert caught.value.field == name
+
+
+@pytest.mark.parametrize(("read", "body"), [(read_chat, CHAT), (read_completion, TEXT)])
+def test_a_response_format_is_a_schema(read: Any, body: dict[str, Any]) -> None:
+    own = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    assert json.loads(read({**body, **schema(own)}, JOB).json_schema) == own
+    found = read({**body, "response_format": {"type": "json_object"}}, JOB).json_schema
+    assert json.loads(found) == {"type": "object"}
+
+
+def test_a_response_format_goes_with_tools_that_may_not_be_called() -> None:
+    assert read_chat(
+        {**CHAT, **schema({}), "tools": [TOOL], "tool_choice": "none"}, JOB
+    ).json_schema
+
+
+def test_the_likeliest_tokens_are_counted() -> None:
+    chat = read_chat({**CHAT, "logprobs": True, "top_logprobs": 20}, JOB)
+    text = read_completion({**TEXT, "logprobs": 20}, JOB)
+    assert [(asked.logprobs, asked.top_logprobs) for asked in (chat, text)] == [(True, 20)] * 2
+    assert read_completion({**TEXT, "top_logprobs": 0, "logprobs": 0}, JOB).logprobs
+    for more, field in [({"logprobs": 21}, "logprobs"), ({"top_logprobs": 1}, "top_logprobs")]:
+        with pytest.raises(BadRequestError) as caught:
+            read_completion({**TEXT, **more}, JOB)
+        assert caught.value.field == field
 
 
 @pytest.mark.parametrize(
@@ -113,13 +175,22 @@ def test_what_has_no_effect_is_taken(more: dict[str, Any]) -> None:
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"prediction": {"type": "content"}}, "prediction"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "grammar"}}, "response_format"),
+        ({"response_format": "json_object"}, "response_format"),
+        ({"response_format": {"type": "json_schema"}}, "response_format"),
+        (schema(3), "response_format"),
+        (schema({"title": "x" * 2**15}), "response_format"),
+        ({**schema({}), "tools": [TOOL]}, "response_format"),
+        ({"frequency_penalty": -0.1}, "frequency_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"stream_options": {"include_obfuscation": True}}, "include_obfuscation"),
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"repetition_penalty": 1.1}, "repetition_penalty"),
         ({"min_p": 0.05}, "min_p"),
         ({"ignore_eos": True}, "ignore_eos"),
         ({"return_tokens_as_token_ids": 1}, "return_tokens_as_token_ids"),
         ({"top_logprobs": 3}, "top_logprobs"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
         ({"temprature": 1}, "temprature"),
         ({"n": 0}, "n"),
         ({"n": True}, "n"),

@@ -99,6 +99,39 @@ def test_a_request_says_what_it_wants_in_vllms_words(bench: Bench) -> None:
     assert sampling["seed"] != 7, "it would repeat its random numbers"
 
 
+def test_a_schema_is_vllms_structured_output(bench: Bench) -> None:
+    bench.update(3)
+    bench.pieces(replace(REQUEST, json_schema='{"type": "object"}'))
+    own = bench.stub.bodies[-1]["sampling_params"]["structured_outputs"]
+    assert own == {"json": '{"type": "object"}'}
+    bench.pieces()
+    assert "structured_outputs" not in bench.stub.bodies[-1]["sampling_params"]
+    begun = Response((8,), (-1.0,), (2,))
+    with pytest.raises(RuntimeError, match="cannot continue an answer"):
+        bench.pieces(replace(REQUEST, json_schema="{}", begun=begun))
+
+
+def test_the_likeliest_tokens_are_there_though_vllm_names_the_sampled_one_first(
+    bench: Bench,
+) -> None:
+    bench.update(3)
+    named = [{"token_id": token, "logprob": value} for token, value in [(1, -9.0), (4, -0.1)]]
+    named += [{"token_id": 5, "logprob": -2.0}, {"token_id": 6, "logprob": -9999.0}]
+    one = piece(1, finish="length")
+    one["logprobs"]["content"][0]["top_logprobs"] = named
+    bench.stub.pieces = [one]
+    (found,) = bench.pieces(replace(REQUEST, top_logprobs=2))
+    assert found.top == (((4, -0.1), (5, -2.0)),)
+    assert bench.stub.bodies[-1]["sampling_params"]["logprobs"] == 3
+    (found,) = bench.pieces(replace(REQUEST, top_logprobs=20))
+    assert found.top == (((4, -0.1), (5, -2.0), (1, -9.0)),), "none that cannot be sampled"
+    assert bench.stub.bodies[-1]["sampling_params"]["logprobs"] == 21
+    command = VllmEngine(model=str(bench.folder / "model"))._server.command
+    assert "--max-logprobs=21" in command
+    (found,) = bench.pieces()
+    assert found.top == ()
+
+
 def test_what_older_weights_left_in_the_prefix_cache_is_not_found(bench: Bench) -> None:
     for version in (3, 4, 4):  # a restarted trainer gives numbers again
         bench.update(version)

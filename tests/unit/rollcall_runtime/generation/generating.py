@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.sampling_config import SamplingConfig
@@ -31,10 +32,10 @@ async def generating(
 
 
 async def pieces(
-    generation: Generation, prompt: tuple[int, ...], count: int
+    generation: Generation, prompt: tuple[int, ...], count: int, **more: Any
 ) -> list[GeneratedSoFar]:
-    """A response of `count` tokens after each piece."""
-    asked = GenerationRequest(prompt, SamplingConfig(max_tokens=count), seed=1)
+    """A response of `count` tokens after each piece. `more` of what is asked for."""
+    asked = GenerationRequest(prompt, SamplingConfig(max_tokens=count), seed=1, **more)
     async with asyncio.timeout(SECONDS):
         return [so_far async for so_far in generation.generate(asked)]
 

@@ -127,3 +127,27 @@ async def test_a_rollout_that_says_nothing_new_is_no_progress(
         with pytest.raises(NoRolloutError, match="no weights"):
             await sampled(generation, (3,), COUNT)
         assert len(rollout.engine.requests) == 3
+
+
+async def test_a_response_of_a_schema_is_not_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What continues it would begin its JSON anew."""
+    monkeypatch.setattr(CountingEngine, "constrains", True)
+    monkeypatch.setattr(CountingEngine, "generate", tokens_each(3, pods=1))
+    async with (
+        counting_rollout("cpu-0") as one,
+        counting_rollout("cpu-1") as other,
+        generating(one, other) as generation,
+    ):
+        with pytest.raises(NoRolloutError, match="send the request again"):
+            await pieces(generation, PROMPTS[0], COUNT, json_schema="{}")
+        asked = [*one.engine.requests, *other.engine.requests]
+        assert len(asked) == 1
+        assert len(await pieces(generation, PROMPTS[0], COUNT, json_schema="{}")) == COUNT
+
+
+async def test_likely_tokens_come_with_each_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountingEngine, "gives_top", True)
+    async with counting_rollout() as rollout, generating(rollout) as generation:
+        found = await pieces(generation, PROMPTS[0], 3, top_logprobs=2)
+    tokens = expected(PROMPTS[0], 3)
+    assert [one.top for one in found] == [(((t, -0.5), (t - 1, -1.5)),) for t in tokens]

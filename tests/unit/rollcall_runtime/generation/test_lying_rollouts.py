@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -15,11 +16,12 @@ from rollcall_runtime.generation import continued_generation, rollout_client, ro
 from rollcall_runtime.generation.continued_generation import NoRolloutError
 from rollcall_runtime.generation.rollout_client import UnanswerableError
 from rollcall_runtime.generation.routing import BLOCK
-from tests.unit.rollcall_runtime.generation.generating import generating, sampled
+from tests.unit.rollcall_runtime.generation.generating import generating, pieces, sampled
 from tests.unit.rollcall_runtime.generation.lying_rollouts import liar, rollout
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     POSITIONS,
     VOCABULARY,
+    CountingEngine,
     CountingRollout,
     counting_rollout,
     expected,
@@ -65,6 +67,31 @@ async def test_what_no_model_samples_is_not_believed(lie: bytes) -> None:
         await answer_beside(false, honest)
         (asked,) = honest.engine.requests
         assert asked.begun.tokens == (), "nothing of the lie is continued"
+
+
+@pytest.mark.parametrize(
+    ("top", "asked"),
+    [
+        ((), 2),
+        ((((3, -1.0),),), 0),
+        ((((3, -1.0), (4, -1.5)),), 1),
+        ((((VOCABULARY, -1.0),),), 1),
+        ((((3, math.nan),),), 1),
+        ((((3, 1.0),),), 1),
+        ((((3, -math.inf),),), 1),
+    ],
+)
+async def test_likely_tokens_that_were_not_asked_for_or_cannot_be_are_not_believed(
+    top: Any, asked: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CountingEngine, "gives_top", True)
+    new = NewTokens((3,), (-0.5,), (0,), top=top)
+    lie = f"{to_json(GenerationLine(new, OLDEST))}\n".encode()
+    async with liar(lie) as false, counting_rollout() as honest, generating() as generation:
+        generation.replace(ServingRollouts((false, honest.serving)))
+        found = await pieces(generation, PROMPT, COUNT, top_logprobs=asked)
+        assert found[-1].response.tokens == expected(PROMPT, COUNT)
+        assert honest.engine.requests[0].begun.tokens == ()
 
 
 async def test_a_rollout_that_was_lost_is_not_asked_again_at_once_for_the_prompt_in_its_cache() -> (

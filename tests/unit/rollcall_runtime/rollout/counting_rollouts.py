@@ -55,7 +55,9 @@ class CountingEngine(FakeEngine):
                 self.sampled += 1
                 version = self._version or 0
                 finished = at == count - 1
-                yield NewTokens((tokens[at],), (-0.5,), (version,), finished=finished)
+                likely = tuple((tokens[at] - n, -0.5 - n) for n in range(request.top_logprobs))
+                top = (likely,) if likely else ()
+                yield NewTokens((tokens[at],), (-0.5,), (version,), finished=finished, top=top)
         finally:
             self.running -= 1
             self.ended += 1

@@ -9,7 +9,7 @@ import pytest
 
 from rollcall_protocol.pod_contract import GENERATE_ROUTE, TICKET_HEADER
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest
+from rollcall_protocol.wire.generation import MAX_SCHEMA, GenerationLine, GenerationRequest
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse, to_json
 from rollcall_protocol.wire.partial_responses import Response
@@ -17,6 +17,7 @@ from rollcall_runtime.rollout import generation_endpoint
 from rollcall_runtime.sync.weights.tickets import sign_ticket
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
     KEY,
+    CountingEngine,
     CountingRollout,
     counting_rollout,
     expected,
@@ -24,6 +25,7 @@ from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
 
 PROMPT = (5, 6, 7)
 REQUEST = GenerationRequest(PROMPT, SamplingConfig(max_tokens=6), seed=1)
+OF_TOP = '"top_logprobs":'
 BEGUN = Response(expected(PROMPT, 2), (-1.0, -1.0), (0, 0))
 
 
@@ -106,6 +108,31 @@ async def test_a_draining_rollout_refuses_and_finishes_what_runs() -> None:
         assert not idle.done()
         assert tokens_of((await running)[1]) == expected(PROMPT, 6)
         await asyncio.wait_for(idle, 5)
+
+
+@pytest.mark.parametrize(
+    ("more", "able"), [({"json_schema": "{}"}, "constrains"), ({"top_logprobs": 2}, "gives_top")]
+)
+async def test_what_the_engine_cannot_do_is_refused(
+    more: dict[str, Any], able: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with counting_rollout() as rollout:
+        assert (await post(rollout, replace(REQUEST, **more)))[0] == 400
+        assert rollout.engine.requests == []
+        monkeypatch.setattr(type(rollout.engine), able, True)
+        assert (await post(rollout, replace(REQUEST, **more)))[0] == 200
+
+
+async def test_the_longest_schema_is_taken_and_no_longer_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CountingEngine, "constrains", True)
+    longest = replace(REQUEST, json_schema='"' * MAX_SCHEMA)  # twice as long as JSON
+    async with counting_rollout() as rollout:
+        assert (await post(rollout, longest))[0] == 200
+        longer = to_json(longest).replace('"json_schema":"', '"json_schema":"x')
+        assert (await post(rollout, longer))[0] == 400
+        assert (await post(rollout, to_json(REQUEST).replace(OF_TOP, f"{OF_TOP}21")))[0] == 400
 
 
 async def test_after_the_drains_bound_requests_are_cut_off() -> None:

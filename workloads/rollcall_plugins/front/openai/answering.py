@@ -30,7 +30,8 @@ _CHOICE_SEEDS = 0x9E3779B97F4A7C15  # between those of two choices of a request
 @dataclass(slots=True)
 class Choice:
     """One choice so far. `tools` takes the `calls` from its text. `texts` are those of its tokens,
-    if log-probabilities are asked for; `sent` tokens are in pieces that were given out.
+    and `top` the likeliest texts in the place of each, if log-probabilities are asked for; `sent`
+    tokens are in pieces that were given out.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Choice:
     response: Response = field(default_factory=Response)
     oldest: Version | None = None
     texts: list[str] = field(default_factory=list)
+    top: list[tuple[tuple[str, float], ...]] = field(default_factory=list)
     finish: str | None = None
     sent: int = 0
 
@@ -126,7 +128,13 @@ class Answer:
 
     async def _follow(self, one: Choice) -> AsyncGenerator[tuple[Choice, str, int], None]:
         seed = (self.asked.seed + one.index * _CHOICE_SEEDS) % 2**63
-        request = GenerationRequest(one.prompt, self.asked.sampling, seed)
+        request = GenerationRequest(
+            one.prompt,
+            self.asked.sampling,
+            seed,
+            json_schema=self.asked.json_schema,
+            top_logprobs=self.asked.top_logprobs,
+        )
         async with aclosing(self._generation.generate(request)) as pieces:
             async for piece in pieces:
                 text = self._take(one, piece)
@@ -144,6 +152,7 @@ class Answer:
         text = self._plain(one, one.text.add(new) if one.text else "")
         if self.asked.logprobs:
             one.texts += [self._text_of(token) for token in new]
+            one.top += [tuple((self._text_of(t), v) for t, v in pairs) for pairs in piece.top]
         stopped = one.text is not None and one.text.stopped
         if piece.response.finished or stopped:
             text += self._plain(one, one.text.rest() if one.text else "")
@@ -169,8 +178,8 @@ class Answer:
         logprobs = None
         if self.asked.logprobs:
             offset = 0 if whole else len(one.written) - len(text)
-            texts: Sequence[str] = one.texts[since:]
-            logprobs = logprobs_of(self.head, texts, one.response, since, offset=offset)
+            texts, values = one.texts[since:], one.response.logprobs[since:]
+            logprobs = logprobs_of(self.head, texts, values, one.top[since:], offset=offset)
         ids = self.asked.return_token_ids or one.text is None
         return choice(
             self.head,

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollcall_protocol.wire.partial_responses import Response
-
 
 @dataclass(frozen=True, slots=True)
 class AnswerHead:
@@ -83,15 +81,22 @@ def usage(prompt: int, sampled: int) -> dict[str, int]:
 
 
 def logprobs_of(
-    head: AnswerHead, texts: Sequence[str], response: Response, since: int, *, offset: int
+    head: AnswerHead,
+    texts: Sequence[str],
+    values: Sequence[float],
+    top: Sequence[Sequence[tuple[str, float]]],
+    *,
+    offset: int,
 ) -> dict[str, Any]:
-    """The log-probabilities of the tokens from number `since` on, whose own texts are `texts`."""
-    values = response.logprobs[since:]
+    """The log-probabilities of tokens whose own texts are `texts`, the first one at `offset`.
+
+    `top`: the likeliest texts in the place of each, or nothing at all.
+    """
+    tops = top or [()] * len(texts)
     if head.chat:
-        pairs = zip(texts, values, strict=True)
         content = [
-            {"token": t, "logprob": v, "bytes": list(t.encode()), "top_logprobs": []}
-            for t, v in pairs
+            {**_entry(text, value), "top_logprobs": [_entry(*pair) for pair in pairs]}
+            for text, value, pairs in zip(texts, values, tops, strict=True)
         ]
         return {"content": content, "refusal": None}
     offsets, at = [], offset
@@ -101,9 +106,19 @@ def logprobs_of(
     return {
         "tokens": list(texts),
         "token_logprobs": list(values),
-        "top_logprobs": [{text: value} for text, value in zip(texts, values, strict=True)],
+        "top_logprobs": [_by_text(*one) for one in zip(texts, values, tops, strict=True)],
         "text_offset": offsets,
     }
+
+
+def _by_text(text: str, value: float, pairs: Sequence[tuple[str, float]]) -> dict[str, float]:
+    """Of several tokens with one text the likeliest counts, and the sampled one before all."""
+    likeliest = dict(reversed(pairs))
+    return {**{each: likeliest[each] for each, _ in pairs}, text: value}
+
+
+def _entry(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}
 
 
 def error_body(

@@ -7,7 +7,10 @@ from typing import Any
 
 from rollcall_plugins.front.openai.bad_request import BadRequestError
 from rollcall_plugins.front.openai.chat_messages import read_messages, read_tools
+from rollcall_plugins.front.openai.neutral_settings import check_neutral
+from rollcall_plugins.front.openai.response_format import read_response_format
 from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.wire.generation import MAX_TOP_LOGPROBS
 
 MOST_CHOICES = 128
 MOST_ANSWERS = 4096  # of a request: its prompts, each with its choices
@@ -26,7 +29,7 @@ _WITHOUT_EFFECT = {
     "prompt_cache_retention",
 }
 # Of other settings, the values that say what happens anyway.
-_ONLY: Mapping[str, tuple[Any, ...]] = {
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "add_generation_prompt": (True,),
     "best_of": (1,),
     "chat_template_kwargs": ({},),
@@ -43,17 +46,17 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True,),
     "presence_penalty": (0,),
     "repetition_penalty": (1,),
-    "response_format": ({"type": "text"},),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "stop_token_ids": ([],),
     "suffix": ("",),
-    "top_logprobs": (0,),
     "use_beam_search": (False,),
 }
+_STREAM_OPTIONS = {"include_usage", "include_obfuscation"}
 _COMMON = {
     *("model", "n", "max_tokens", "temperature", "top_p", "top_k", "stop", "seed", "stream"),
     *("stream_options", "logprobs", "return_token_ids", "return_tokens_as_token_ids"),
+    "response_format",
 }
 
 
@@ -63,6 +66,8 @@ class CompletionRequest:
 
     `names_length`: whether it says itself how many tokens an answer may have.
     `tools`: what the chat template writes; if `may_call`, the answer is read for calls of them.
+    `json_schema`: the answer is JSON of it, if there is one. `top_logprobs`: how many of the
+    likeliest tokens are in the answer beside each of its own.
     `include_usage`: a stream ends with the numbers of tokens. `tokens_by_number`: a token's text,
     beside its log-probability, is its number.
     """
@@ -79,6 +84,8 @@ class CompletionRequest:
     names_length: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    top_logprobs: int = 0
+    json_schema: str = ""
     return_token_ids: bool = False
     tokens_by_number: bool = False
 
@@ -95,20 +102,28 @@ class CompletionRequest:
 
 def read_chat(body: Any, sampling: SamplingConfig) -> CompletionRequest:
     """A request of /v1/chat/completions; `sampling` holds what it does not set. BadRequestError."""
-    known = {*_COMMON, "messages", "max_completion_tokens", "tools", "tool_choice"}
+    known = {*_COMMON, "messages", "max_completion_tokens", "tools", "tool_choice", "top_logprobs"}
     fields = _fields(body, known)
     asked = _common(fields, sampling, longest="max_completion_tokens")
-    logprobs = _flag(fields, "logprobs")
+    logprobs, top = _flag(fields, "logprobs"), _integer(fields, "top_logprobs", 0, MAX_TOP_LOGPROBS)
+    if top and not logprobs:
+        raise BadRequestError("top_logprobs needs logprobs: true", "top_logprobs")
+    asked = replace(asked, logprobs=logprobs, top_logprobs=top or 0)
     messages = read_messages(fields.get("messages"))
     tools, may_call = read_tools(fields)
-    return replace(asked, messages=messages, tools=tools, may_call=may_call, logprobs=logprobs)
+    if asked.json_schema and tools and may_call:
+        problem = "response_format does not go with tools: what must be JSON of it is no call"
+        advice = "leave one of them out, or set tool_choice to none"
+        raise BadRequestError(f"{problem}; {advice}", "response_format")
+    return replace(asked, messages=messages, tools=tools, may_call=may_call)
 
 
 def read_completion(body: Any, sampling: SamplingConfig) -> CompletionRequest:
     """A request of /v1/completions, as `read_chat`."""
-    fields = _fields(body, {*_COMMON, "prompt"})
+    fields = _fields(body, {*_COMMON, "prompt", "top_logprobs"})
+    check_neutral(fields, {"top_logprobs": (0,)}, of=" here: logprobs has the number")
     asked = _common(fields, sampling, longest="max_tokens")
-    logprobs = _integer(fields, "logprobs", 0, 1) is not None
+    top = _integer(fields, "logprobs", 0, MAX_TOP_LOGPROBS)
     given = fields.get("prompt")
     listed: list[Any] = given if isinstance(given, list) and given else [given]
     if not isinstance(listed[0], (str, list)):
@@ -119,7 +134,7 @@ def read_completion(body: Any, sampling: SamplingConfig) -> CompletionRequest:
             f"{len(prompts)} prompts with n {asked.n} ask for more than {MOST_ANSWERS} answers"
         )
         raise BadRequestError(f"{problem}; send several requests", "prompt")
-    return replace(asked, prompts=prompts, logprobs=logprobs)
+    return replace(asked, prompts=prompts, logprobs=top is not None, top_logprobs=top or 0)
 
 
 def _prompt(given: Any) -> str | tuple[int, ...]:
@@ -135,12 +150,9 @@ def _fields(body: Any, known: set[str]) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise BadRequestError("the body must be a JSON object")
     for name, value in body.items():
-        if name in known or name in _WITHOUT_EFFECT or value is None:
-            continue
-        if name not in _ONLY:
+        if value is not None and name not in {*known, *_WITHOUT_EFFECT, *_NEUTRAL}:
             raise BadRequestError(f"{name[:60]} is not supported; remove it", name[:60])
-        if value not in _ONLY[name]:
-            raise BadRequestError(f"{name} is not supported, but for its default", name)
+    check_neutral(body, _NEUTRAL)
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -149,8 +161,9 @@ def _common(fields: dict[str, Any], base: SamplingConfig, *, longest: str) -> Co
     if not isinstance(model, str):
         raise BadRequestError("model must name the job's model; /v1/models lists it", "model")
     options = fields.get("stream_options") or {}
-    if not isinstance(options, dict) or not set(options) <= {"include_usage"}:
+    if not isinstance(options, dict) or not set(options) <= _STREAM_OPTIONS:
         raise BadRequestError("stream_options may have include_usage alone", "stream_options")
+    check_neutral(options, {"include_obfuscation": (False,)}, of=" in stream_options")
     seed = _integer(fields, "seed", -_MAX_SEED, _MAX_SEED - 1)
     return CompletionRequest(
         model,
@@ -160,6 +173,7 @@ def _common(fields: dict[str, Any], base: SamplingConfig, *, longest: str) -> Co
         stream=_flag(fields, "stream"),
         names_length=bool({longest, "max_tokens"} & fields.keys()),
         include_usage=_flag(options, "include_usage"),
+        json_schema=read_response_format(fields),
         return_token_ids=_flag(fields, "return_token_ids"),
         tokens_by_number=_flag(fields, "return_tokens_as_token_ids"),
     )
@@ -197,10 +211,10 @@ def _stop(fields: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:
-    value = fields.get(name, False)
-    if not isinstance(value, bool):
+    value = fields.get(name)
+    if not isinstance(value, bool | None):
         raise BadRequestError(f"{name} must be true or false", name)
-    return value
+    return bool(value)
 
 
 def _integer(fields: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

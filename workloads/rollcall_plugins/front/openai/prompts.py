@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
 from rollcall_plugins.front.openai.tool_calls import ToolCallText, ToolParser
-from rollcall_protocol.front_config import HERMES, LLAMA3_JSON
+from rollcall_protocol.front_config import TOOL_PARSERS
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_runtime.worker.errors import SpecError
@@ -79,7 +79,7 @@ class PromptReader:
             raise BadRequestError("the chat template of the job's model writes no tools", "tools")
         if asked.may_call and self.tool_parser is None:
             problem = "the front does not know how the job's model writes calls of tools"
-            advice = f"set spec.front.toolParser to {HERMES} or {LLAMA3_JSON}"
+            advice = f"set spec.front.toolParser to one of {', '.join(TOOL_PARSERS[1:])}"
             raise BadRequestError(f"{problem}; {advice}, or tool_choice to none", "tools")
 
     def call_text(self, asked: CompletionRequest, prompt: Sequence[int]) -> ToolCallText | None:
@@ -109,6 +109,9 @@ class PromptReader:
         field = asked.prompt_field
         if self.tokenizer is None and asked.sampling.stop:
             raise BadRequestError("stop needs a tokenizer, which the job's model lacks", "stop")
+        if self.tokenizer is None and asked.json_schema:
+            problem = "response_format needs a tokenizer, which the job's model lacks"
+            raise BadRequestError(problem, "response_format")
         # Where a request names no length its response gets what room there is.
         length = asked.sampling.max_tokens if asked.names_length else 1
         positions = self.positions or MAX_POSITIONS

@@ -167,11 +167,13 @@ class Recording:
         if not self._job.data.from_front or self._records.has_ended(name):
             return
         own, usual = answer.asked.sampling, self._job.algorithm.sampling
-        as_usual = (own.temperature, own.top_p, own.top_k) == (
+        same = (own.temperature, own.top_p, own.top_k) == (
             usual.temperature,
             usual.top_p,
             usual.top_k,
         )
+        # Of a constrained answer the log-probabilities are those among what was allowed.
+        as_usual = same and not answer.asked.json_schema
         for one in answer.choices:
             if one.oldest is None or not one.response.tokens:
                 continue

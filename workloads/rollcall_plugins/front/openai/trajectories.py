@@ -76,7 +76,7 @@ class Trajectory:
         if not completion.usual:
             self._problem = self._problem or (
                 f"completion {self._completions} was not sampled with the job's temperature, top_p "
-                "and top_k (spec.algorithm.sampling)"
+                "and top_k (spec.algorithm.sampling), or it had a response_format"
             )
         if not goes_on or not self._completions:
             self._prompt, self._tokens, self._logprobs, self._versions = (

@@ -133,7 +133,8 @@ class VllmAdapterEngine(VllmServingEngine):
             aclosing(_until(made, adapter.retired)) as made_in_time,
         ):
             async for choice in made_in_time:
-                piece = stops.cut(new_tokens(choice, adapter.version))
+                new = new_tokens(choice, adapter.version, top=request.top_logprobs)
+                piece = stops.cut(new)
                 if piece.tokens or piece.finished:
                     yield piece
                 if piece.finished:

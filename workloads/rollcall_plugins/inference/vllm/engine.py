@@ -85,7 +85,7 @@ class VllmEngine(VllmServingEngine):
         stops = BegunStops(request, text=self._text)
         async with aclosing(choices(self._server.client, body)) as stream:
             async for choice in stream:
-                new = new_tokens(choice, self._version)
+                new = new_tokens(choice, self._version, top=request.top_logprobs)
                 piece = stops.cut(_with_certain_versions(new, choice, versions))
                 if piece.tokens or piece.finished:
                     yield piece

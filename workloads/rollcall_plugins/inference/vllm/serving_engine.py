@@ -14,6 +14,7 @@ import torch
 from rollcall_plugins.inference.vllm import card_memory
 from rollcall_plugins.inference.vllm.server import card_bytes, choices, vllm_server
 from rollcall_protocol.vllm_settings import VllmSettings
+from rollcall_protocol.wire.generation import MAX_TOP_LOGPROBS
 from rollcall_runtime.models.tokenizer import open_tokenizer
 from rollcall_runtime.rollout.engines.prompt_check import response_bound
 from rollcall_runtime.rollout.engines.server.client import InferenceServerError
@@ -42,6 +43,7 @@ _UNCOMPILED = {"TORCHDYNAMO_DISABLE": "1"}
 # On CPUs vLLM gives even a single rank a process of its own, which imports vLLM again, in order to
 # set its threads; these are set here.
 _IN_ONE_PROCESS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+_NONE = -9999.0  # vLLM's word for no log-probability, or one of a probability of 0
 _FINISHED = frozenset({"stop", "length"})
 
 
@@ -49,6 +51,8 @@ class VllmServingEngine(ServerEngine):
     """Serves a model in Hugging Face's format. How its weights change is the derived engine's."""
 
     NAME = "vllm"
+    constrains = True
+    gives_top = True
 
     def __init__(self, *, model: str, config: Mapping[str, Any] | None = None) -> None:
         self._settings = read_settings(VllmSettings, config or {}, field=f"{FIELD}.config")
@@ -83,6 +87,7 @@ class VllmServingEngine(ServerEngine):
             f"--model={directory}",
             *self._weight_arguments(),
             "--logprobs-mode=processed_logprobs",
+            f"--max-logprobs={MAX_TOP_LOGPROBS + 1}",  # see `_sampling`
             "--disable-uvicorn-access-log",
             "--enable-scale-out",  # requests in tokens
             f"--dtype={settings.dtype}",
@@ -149,8 +154,13 @@ class VllmServingEngine(ServerEngine):
         return _body([*request.prompt, *request.begun.tokens], sampling) | more
 
     def _sampling(self, request: GenerationRequest) -> tuple[dict[str, Any], int]:
-        """The sampling parameters for vLLM, and the tokens that the response may still have."""
+        """The sampling parameters for vLLM, and the tokens that the response may still have.
+
+        RuntimeError for one of a schema that is begun: vLLM would begin the JSON anew.
+        """
         own, begun = request.sampling, len(request.begun.tokens)
+        if request.json_schema and begun:
+            raise RuntimeError("vLLM cannot continue an answer with a response_format")
         bound = response_bound(request, self.limits, vocabulary=self._source.vocabulary)
         left = bound - begun
         stops = sorted(self._eos | set(own.stop_token_ids))
@@ -161,11 +171,14 @@ class VllmServingEngine(ServerEngine):
             "top_k": own.top_k,
             "stop_token_ids": stops,
             "seed": (request.seed + _ANOTHER_SEED * begun) % 2**63,
-            "logprobs": 0,
+            # vLLM names the sampled token first, and leaves out the last one for it.
+            "logprobs": request.top_logprobs and request.top_logprobs + 1,
             "detokenize": bool(own.stop),
         }
         if own.stop:
             sampling["stop"] = list(own.stop)
+        if request.json_schema:
+            sampling["structured_outputs"] = {"json": request.json_schema}
         return sampling, left
 
 
@@ -173,15 +186,25 @@ def _body(tokens: list[int], sampling: Mapping[str, Any]) -> dict[str, Any]:
     return {"token_ids": tokens, "sampling_params": dict(sampling), "stream": True}
 
 
-def new_tokens(choice: Mapping[str, Any], version: int) -> NewTokens:
-    """A piece of a stream whose tokens are of `version`.
+def new_tokens(choice: Mapping[str, Any], version: int, *, top: int = 0) -> NewTokens:
+    """A piece of a stream whose tokens are of `version`, with so many likeliest ones of each.
 
     InferenceServerError if one has no probability.
     """
     tokens = tuple(choice["token_ids"] or ())
     entries = (choice.get("logprobs") or {}).get("content") or []
     logprobs = tuple(min(float(entry["logprob"]), 0.0) for entry in entries)
-    if any(logprob <= -9999.0 for logprob in logprobs):  # vLLM's word for none, or not a number
+    if any(logprob <= _NONE for logprob in logprobs):
         raise InferenceServerError("vLLM gave a token no log-probability: are the weights finite?")
     finished = choice.get("finish_reason") in _FINISHED
-    return NewTokens(tokens, logprobs, (version,) * len(tokens), finished=finished)
+    likeliest = tuple(_likeliest(entry, top) for entry in entries) if top else ()
+    versions = (version,) * len(tokens)
+    return NewTokens(tokens, logprobs, versions, finished=finished, top=likeliest)
+
+
+def _likeliest(entry: Mapping[str, Any], top: int) -> tuple[tuple[int, float], ...]:
+    """Of the tokens that an entry names; a probability of 0 is of one that cannot be sampled."""
+    named = entry.get("top_logprobs") or []
+    pairs = [(int(one["token_id"]), min(float(one["logprob"]), 0.0)) for one in named]
+    possible = [pair for pair in pairs if pair[1] > _NONE]
+    return tuple(sorted(possible, key=lambda pair: -pair[1])[:top])

@@ -10,6 +10,7 @@ import torch
 from rollcall_runtime.rollout.engines.token_choice import (
     choose,
     completes_a_stop,
+    likeliest,
     token_logprobs,
     uniform_numbers,
 )
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 class ResponseRow:
     """A response to `prompt`: its tokens so far, those that it was begun with included.
 
+    `top`: the `most_top` likeliest in the place of each token, none of one that it was begun with.
     It ends as `sampling` says, or when it is `cancelled`, which another thread may do.
     """
 
@@ -36,6 +38,8 @@ class ResponseRow:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
+    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    most_top: int = 0
     finished: bool = False
     cancelled: bool = False
 
@@ -88,11 +92,13 @@ class BatchDecoder:
         tokens = choose(logprobs, torch.from_numpy(numbers).to(logprobs.device))
         self._tokens = torch.cat([self._tokens, tokens], dim=1)
         chosen = logprobs.gather(1, tokens)[:, 0].tolist()
-        for row, token, logprob in zip(self._rows, tokens[:, 0].tolist(), chosen, strict=True):
+        sampled = zip(self._rows, tokens[:, 0].tolist(), chosen, strict=True)
+        for at, (row, token, logprob) in enumerate(sampled):
             if not row.ended:
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
                 row.versions.append(version)
+                row.top.append(likeliest(logprobs[at], row.most_top))
                 row.finished = self._ends(row, token)
 
     def _set_rows(self, rows: list[ResponseRow]) -> None:

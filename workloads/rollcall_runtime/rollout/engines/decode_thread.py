@@ -36,7 +36,11 @@ class RunningRequest:
         self.delivered = len(row.tokens)
         tokens, logprobs, versions = row.tokens, row.logprobs, row.versions
         return NewTokens(
-            tuple(tokens[since:]), tuple(logprobs[since:]), tuple(versions[since:]), row.finished
+            tuple(tokens[since:]),
+            tuple(logprobs[since:]),
+            tuple(versions[since:]),
+            row.finished,
+            top=tuple(row.top[since:]) if row.most_top else (),
         )
 
 

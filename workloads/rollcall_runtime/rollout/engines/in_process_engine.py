@@ -61,6 +61,7 @@ class InProcessEngine(InferenceEngine):
     of one version and not of a mixture. Prompts that wait, or run, together are processed together.
     """
 
+    gives_top = True
     name: str  # in the registry
     other: str  # the engine that serves the models which this one does not
     max_tokens: int  # unless `engine.config` says otherwise
@@ -137,7 +138,9 @@ class InProcessEngine(InferenceEngine):
             self._open_tokenizer()
         begun = request.begun
         lists = list(begun.tokens), list(begun.logprobs), list(begun.versions)
-        return ResponseRow(request.prompt, sampling, request.seed, *lists)
+        row = ResponseRow(request.prompt, sampling, request.seed, *lists)
+        row.most_top, row.top = request.top_logprobs, [() for _ in begun.tokens]
+        return row
 
     def _decoder(self, rows: Sequence[ResponseRow]) -> BatchDecoder:
         return BatchDecoder(self._cached(self._model), rows, text=self._text, eos=self._eos)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,6 +62,18 @@ def choose(logprobs: Tensor, numbers: Tensor) -> Tensor:
     last = (below < total).sum(-1, keepdim=True)  # the last token that adds anything
     found = torch.searchsorted(below, numbers[:, None].double() * total, right=True)
     return torch.minimum(found, last)
+
+
+def likeliest(logprobs: Tensor, most: int) -> tuple[tuple[int, float], ...]:
+    """At most so many tokens with their log-probabilities, of [vocabulary], the likeliest first.
+
+    None of a token that cannot be sampled.
+    """
+    if not most:
+        return ()
+    values, tokens = logprobs.topk(min(most, len(logprobs)))
+    pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+    return tuple((token, value) for token, value in pairs if value > -math.inf)
 
 
 def uniform_numbers(seeds: Sequence[int], positions: Sequence[int]) -> NDArray[np.float64]:

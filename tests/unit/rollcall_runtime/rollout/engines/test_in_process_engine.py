@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
 
 from rollcall_protocol.sampling_config import SamplingConfig
@@ -18,6 +19,8 @@ from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 from rollcall_runtime.rollout.engines.tiny_engine import TinyEngine
 from rollcall_runtime.rollout.engines.transformers_engine import TransformersEngine
 from rollcall_runtime.rollout.inference_engine import (
+    GenerationRequest,
+    NewTokens,
     PauseMode,
 )
 from rollcall_runtime.worker.errors import SpecError
@@ -356,3 +359,30 @@ def test_every_end_token_of_the_generation_settings_ends_a_response(
     for generation in served.engine.sample(PROMPTS[:1], group_size=32, seed=0)[0]:
         assert not set(generation.tokens[:-1]) & set(ends)
         assert len(generation.tokens) == 6 or generation.tokens[-1] in ends
+
+
+def test_likely_tokens_are_those_of_each_step(served: Served) -> None:
+    """Also of a response that was begun, and beside one for which none are asked."""
+    served.engine.load_weights(served.state(1).items(), version=1)
+    sampling = SamplingConfig(max_tokens=6)
+    begun = Response((3, 4), (-1.0, -1.0), (1, 1))
+    first = GenerationRequest(PROMPTS[0], sampling, seed=3, begun=begun, top_logprobs=3)
+    other = GenerationRequest(PROMPTS[1], sampling, seed=4)
+
+    async def every(request: GenerationRequest) -> list[NewTokens]:
+        return [piece async for piece in served.engine.engine.generate(request)]
+
+    async def both() -> list[list[NewTokens]]:
+        return list(await asyncio.gather(every(first), every(other)))
+
+    found, without = served.engine.run(both())
+    assert all(piece.top == () for piece in without)
+    top = [pairs for piece in found for pairs in piece.top]
+    tokens = [token for piece in found for token in piece.tokens]
+    assert len(top) == len(tokens) > 0
+    logits = served.policy(1)
+    for at, pairs in enumerate(top):
+        context = torch.tensor([[*PROMPTS[0], *begun.tokens, *tokens[:at]]])
+        values, likely = logits(context)[0, -1].log_softmax(-1).topk(3)
+        assert [token for token, _ in pairs] == likely.tolist()
+        assert [value for _, value in pairs] == pytest.approx(values.tolist(), abs=1e-4)

@@ -1,12 +1,17 @@
 """The distribution that a job's sampling settings leave, and stop strings."""
 
+import math
 from collections.abc import Sequence
 
 import pytest
 import torch
 
 from rollcall_protocol.sampling_config import SamplingConfig
-from rollcall_runtime.rollout.engines.token_choice import completes_a_stop, token_logprobs
+from rollcall_runtime.rollout.engines.token_choice import (
+    completes_a_stop,
+    likeliest,
+    token_logprobs,
+)
 
 LOGITS = torch.tensor([[0.5, 0.25, 0.15, 0.1], [0.1, 0.15, 0.25, 0.5]]).log()
 
@@ -67,3 +72,14 @@ def test_a_stop_is_looked_for_at_the_end(
 ) -> None:
     tokens = [ord(letter) for letter in response]
     assert completes_a_stop(tokens, stops, letters) is completes
+
+
+def test_the_likeliest_are_of_the_distribution_that_is_sampled_from() -> None:
+    def found(most: int, **settings: float) -> list[tuple[int, float]]:
+        own = token_logprobs(LOGITS, SamplingConfig(**settings))  # type: ignore[arg-type]
+        return [(token, round(math.exp(value), 5)) for token, value in likeliest(own[1], most)]
+
+    assert found(0) == []
+    assert found(2) == [(3, 0.5), (2, 0.25)]
+    assert found(20) == [(3, 0.5), (2, 0.25), (1, 0.15), (0, 0.1)]
+    assert found(20, top_k=2) == [(3, 0.66667), (2, 0.33333)]

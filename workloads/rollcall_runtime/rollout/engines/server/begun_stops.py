@@ -49,4 +49,5 @@ def _first(piece: NewTokens, tokens: int) -> NewTokens:
         versions=piece.versions[:tokens],
         all_versions=piece.all_versions[: len(piece.all_versions) - after],
         finished=True,
+        top=piece.top[:tokens],
     )
