@@ -77,6 +77,27 @@ async def test_openai_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
         assert message.content == "It rains."
 
 
+async def test_openai_responses_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("openai")
+    tool = {"type": "function", **WEATHER["function"], "strict": False}
+    async with two_turns(monkeypatch) as url:
+        client = opened(url)
+        asked: Any = {"model": JOB.model, "tools": [tool]}
+        async with client.responses.stream(input=[ASK], **asked) as stream:
+            events = [event async for event in stream]
+            message, call = (await stream.get_final_response()).output
+        deltas = [e.delta for e in events if e.type == "response.output_text.delta"]
+        assert ("".join(deltas), events[-1].type) == ("I look.", "response.completed")
+        assert (message.content[0].text, call.arguments) == ("I look.", '{"city": "Bonn"}')
+        own = call.model_dump(include={"type", "call_id", "name", "arguments"})
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+        turn = [ASK, message.model_dump(), own, result]
+        text = ""
+        async for event in await client.responses.create(input=turn, stream=True, **asked):
+            text += event.delta if event.type == "response.output_text.delta" else ""
+        assert text == "It rains."
+
+
 @pytest.mark.parametrize("stream", [False, True])
 async def test_litellm(monkeypatch: pytest.MonkeyPatch, stream: bool) -> None:
     litellm = pytest.importorskip("litellm")
@@ -115,11 +136,12 @@ async def test_openai_agents(monkeypatch: pytest.MonkeyPatch, kind: str) -> None
         assert result.final_output == "It rains."
 
 
-async def test_openai_agents_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["OpenAIResponsesModel", "OpenAIChatCompletionsModel"])
+async def test_openai_agents_streamed(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     agents = pytest.importorskip("agents", reason="openai-agents is not installed")
     agents.set_tracing_disabled(True)
     async with two_turns(monkeypatch) as url:
-        model = agents.OpenAIChatCompletionsModel(JOB.model, opened(url))
+        model = getattr(agents, kind)(JOB.model, opened(url))
         tools = [agents.function_tool(weather)]
         agent = agents.Agent(name="a", instructions="be", model=model, tools=tools)
         result = agents.Runner.run_streamed(agent, "How is it in Bonn?")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.neutral_settings import check_neutral
 from rollcall_plugins.front.openai.openai_requests import CompletionRequest, read_chat
 
 if TYPE_CHECKING:
@@ -13,38 +15,34 @@ if TYPE_CHECKING:
     from rollcall_protocol.sampling_config import SamplingConfig
 
 # Of settings that chats do not have, the values that say what happens anyway.
-_ONLY: Mapping[str, tuple[Any, ...]] = {
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "background": (False,),
     "include": ([],),
+    "logprobs": (False,),
     "messages": (),
     "n": (1,),
     "reasoning": ({},),
-    "stream": (False,),
-    "text": ({}, {"format": {"type": "text"}}),
+    "response_format": (),
+    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
-_OWN = {"input", "instructions", "max_output_tokens", "tools"}
+_OWN = {"input", "instructions", "max_output_tokens", "text", "tools"}
 
 
 def read_response(body: Any, sampling: SamplingConfig) -> CompletionRequest:
     """A request of /v1/responses, as `read_chat`. Nothing is kept: `store` has no effect."""
     if not isinstance(body, dict):
         raise BadRequestError("the body must be a JSON object")
-    for name, values in _ONLY.items():
-        given = body.get(name)
-        if isinstance(given, dict):
-            given = {key: value for key, value in given.items() if value is not None}
-        if given is not None and given not in values:
-            problem = f"{name} is not supported with /v1/responses, but for its default"
-            raise BadRequestError(problem, name)
-    chat = {name: value for name, value in body.items() if name not in {*_OWN, *_ONLY}}
+    check_neutral(body, _NEUTRAL, of=" with /v1/responses")
+    chat = {name: value for name, value in body.items() if name not in {*_OWN, *_NEUTRAL}}
     tools = body.get("tools")
     chat |= {
         "max_completion_tokens": body.get("max_output_tokens"),
         "messages": _messages(body),
+        "response_format": _response_format(body.get("text")),
         "tools": [_tool(tool) for tool in tools] if isinstance(tools, list) else tools,
     }
-    return read_chat(chat, sampling)
+    return replace(read_chat(chat, sampling), include_usage=True)
 
 
 def response_body(chat: Mapping[str, Any]) -> dict[str, Any]:
@@ -62,19 +60,42 @@ def response_body(chat: Mapping[str, Any]) -> dict[str, Any]:
         output.append({"type": "function_call", "id": f"fc_{call['id']}", **asked})
     cut = choice["finish_reason"] == "length"
     return {
-        "id": f"resp_{name}",
+        **response_head(chat),
+        "status": "incomplete" if cut else "completed",
+        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "output": output,
+        "usage": _usage(chat["usage"]),
+    }
+
+
+def response_head(chat: Mapping[str, Any]) -> dict[str, Any]:
+    """What a Response says before anything is sampled. `chat`: a chat's answer, or a piece."""
+    return {
+        "id": f"resp_{chat['id'].partition('-')[2]}",
         "object": "response",
         "created_at": chat["created"],
         "model": chat["model"],
-        "status": "incomplete" if cut else "completed",
-        "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+        "status": "in_progress",
+        "incomplete_details": None,
         "error": None,
-        "output": output,
+        "output": [],
         "parallel_tool_calls": True,
         "tool_choice": "auto",
         "tools": [],
-        "usage": _usage(chat["usage"]),
+        "usage": None,
     }
+
+
+def _response_format(text: Any) -> Any:
+    """The format of `text` as chats have it: the schema stands in an object of its own."""
+    if not isinstance(text, dict | None):
+        raise BadRequestError("text must be an object", "text")
+    known = {**(text or {})}
+    form = known.pop("format", None)
+    check_neutral(known, {**dict.fromkeys(known, ()), "verbosity": ("medium",)}, of=" in text")
+    if not isinstance(form, dict) or form.get("type") != "json_schema":
+        return form
+    return {"type": "json_schema", "json_schema": {"schema": form.get("schema")}}
 
 
 def _usage(usage: Mapping[str, int]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import logging
 import time
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
 from rollcall_plugins.front.openai.openai_answers import error_body
 from rollcall_plugins.front.openai.openai_requests import read_chat, read_completion
 from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
+from rollcall_plugins.front.openai.response_stream import response_events
 from rollcall_plugins.front.openai.responses import read_response, response_body
 from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
@@ -28,7 +30,7 @@ from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from rollcall_plugins.front.openai.api_keys import ApiKeys
     from rollcall_plugins.front.openai.metrics import FrontMetrics
@@ -60,6 +62,22 @@ _FAILURES: dict[type[Exception], tuple[str, int]] = {
 _RETRY = {"Retry-After": "1"}
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerForm:
+    """How an endpoint writes what is a chat's or completion's answer: whole, and as events.
+
+    `last` ends a stream.
+    """
+
+    whole: Callable[[dict[str, Any]], dict[str, Any]]
+    events: Callable[[AsyncGenerator[dict[str, Any], None]], AsyncGenerator[dict[str, Any], None]]
+    last: bytes
+
+
+_CHATS_FORM = AnswerForm(dict, lambda pieces: pieces, b"data: [DONE]\n\n")
+_RESPONSES_FORM = AnswerForm(response_body, response_events, b"")
+
+
 class FrontServer:
     """Listens on the pod's address. Without `keys` it asks clients for no API key."""
 
@@ -87,7 +105,7 @@ class FrontServer:
         application.router.add_get(MODELS, self._guard(self._models))
         application.router.add_get(f"{MODELS}/{{model:.+}}", self._guard(self._model))
         application.router.add_post(CHAT, self._guard(self._answers(read_chat)))
-        responses = self._answers(read_response, response_body)
+        responses = self._answers(read_response, _RESPONSES_FORM)
         application.router.add_post(RESPONSES, self._guard(responses))
         application.router.add_post(COMPLETIONS, self._guard(self._answers(read_completion)))
         application.router.add_post(REWARD, self._guard(self._reward))
@@ -200,7 +218,7 @@ class FrontServer:
     def _answers(
         self,
         read: Callable[[Any, Any], CompletionRequest],
-        shape: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+        form: AnswerForm = _CHATS_FORM,
     ) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         async def answer(request: web.Request) -> web.StreamResponse:
             async with self._admission.slot():  # before a body needs memory
@@ -209,7 +227,7 @@ class FrontServer:
                 try:
                     body = await _json(request, self._longest)
                     asked = read(body, self._job.algorithm.sampling)
-                    return await self._generate(request, asked, shape)
+                    return await self._generate(request, asked, form)
                 finally:
                     self._metrics.requests_running.dec()
                     self._metrics.request_seconds.observe(time.monotonic() - began)
@@ -220,7 +238,7 @@ class FrontServer:
         self,
         request: web.Request,
         asked: CompletionRequest,
-        shape: Callable[[dict[str, Any]], dict[str, Any]],
+        form: AnswerForm,
     ) -> web.StreamResponse:
         trajectory = self._recording.name_of(request.headers.get(TRAJECTORY_HEADER, ""))
         self._check_model(asked.model)
@@ -233,10 +251,12 @@ class FrontServer:
         response: web.StreamResponse
         headers = {TRAJECTORY_HEADER: trajectory}
         if asked.stream:
-            response = await self._stream(request, answer, headers)
+            response = await self._stream(request, form.events(answer.pieces()), headers)
+            if form.last:
+                await response.write(form.last)
         else:
             async with self._deadline():
-                response = web.json_response(shape(await answer.whole()), headers=headers)
+                response = web.json_response(form.whole(await answer.whole()), headers=headers)
         self._metrics.tokens.inc(sum(len(one.response.tokens) for one in answer.choices))
         if all(one.finish is not None for one in answer.choices):
             text = given[0] if isinstance(given[0], str) else None
@@ -257,7 +277,10 @@ class FrontServer:
         return prompt
 
     async def _stream(
-        self, request: web.Request, answer: Answer, headers: dict[str, str]
+        self,
+        request: web.Request,
+        events: AsyncGenerator[dict[str, Any], None],
+        headers: dict[str, str],
     ) -> web.StreamResponse:
         """Server-sent events. What goes wrong after the first one is an event, too."""
         response = web.StreamResponse(
@@ -268,26 +291,26 @@ class FrontServer:
             }
         )
         began = time.monotonic()
-        async with aclosing(answer.pieces()) as pieces:
+        async with aclosing(events):
             try:
                 async with self._deadline():
-                    async for piece in pieces:
+                    async for event in events:
                         if not response.prepared:
                             self._metrics.first_token_seconds.observe(time.monotonic() - began)
                             await response.prepare(request)
-                        await response.write(_event(piece))
+                        await response.write(_event(event))
             except (NoRolloutError, UnanswerableError, TimeoutError) as error:
                 if not response.prepared:
                     raise
                 self._refused("cut_off")
                 problem = str(error) or self._late()
                 await response.write(_event(error_body(problem, kind="server_error")))
-        await response.write(b"data: [DONE]\n\n")
         return response
 
 
 def _event(body: dict[str, Any]) -> bytes:
-    return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
+    named = f"event: {body['type']}\n".encode() if "type" in body else b""
+    return named + b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
 async def _json(request: web.Request, longest: int) -> Any:
