@@ -109,7 +109,7 @@ class LocalJob:
         self.rollouts: list[Pod] = []
         self.trainers = [self._pod(f"reverse-trainer-{i}", "trainer") for i in range(replicas)]
         self.trainer = self.trainers[0]
-        self.front: Pod | None = None
+        self.fronts: list[Pod] = []
         self.reference: Pod | None = None
         if own_reference:
             self.reference = self._pod("reverse-reference-0", "reference")
@@ -133,7 +133,8 @@ class LocalJob:
 
     @property
     def _pods(self) -> list[Pod]:
-        return [*self.rollouts, *self.trainers, *filter(None, [self.reference, self.front])]
+        others = filter(None, [self.reference])
+        return [*self.rollouts, *self.trainers, *self.fronts, *others]
 
     async def start(self, *, rollouts: int) -> None:
         """Start everything and push the first roster."""
@@ -146,9 +147,10 @@ class LocalJob:
 
     async def start_front(self, *keys: str) -> Pod:
         """A pod of the front, for whom shows one of `keys`, if any; `config.front` must be true."""
-        self.front = pod = self._pod("reverse-front-0", "front")
+        pod = self._pod(f"reverse-front-{len(self.fronts)}", "front")
+        self.fronts.append(pod)
         folder = self.folder / "keys"
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         (folder / pod_contract.API_KEYS_FILE).write_text("\n".join(keys))
         pod.variables[pod_contract.API_KEYS_DIR] = str(folder)
         settings = FrontConfig(without_keys=not keys)

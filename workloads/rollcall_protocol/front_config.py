@@ -8,12 +8,13 @@ TOOL_PARSERS = ("auto", HERMES, LLAMA3_JSON, QWEN3_CODER)
 
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
-    """How many requests a pod of the front has at once, and what it keeps of trajectories.
+    """How many requests a pod of the front has at once, and what it copies of trajectories.
 
     Beyond `most_running` requests `most_waiting` more wait; a request ends after `request_seconds`.
-    `most_trajectories` that have no reward yet are kept, with `most_tokens` in all, each for
-    `trajectory_seconds` after its last completion. `without_keys`: the front asks
-    clients for no API key. `tool_parser`: how the model writes calls of tools; "auto" finds it.
+    There are copies of `most_trajectories` that have no reward yet, with `most_tokens` in all. The
+    coordinator keeps each for `trajectory_seconds` after its last completion. `without_keys`: the
+    front asks clients for no API key. `tool_parser`: how the model writes calls of tools; "auto"
+    finds it.
     """
 
     most_running: int = 256

@@ -62,6 +62,7 @@ LOGPROBS_ROUTE = "/v1/logprobs"  # POST: safetensors in both directions
 DRAIN_ROUTE = "/v1/drain"  # POST
 GENERATE_ROUTE = "/v1/generate"  # POST: tokens in, tokens out, one JSON object a line
 TRAJECTORIES_ROUTE = "/v1/trajectories"  # POST: from the front to the coordinator
+TURNS_ROUTE = "/v1/trajectories/turns"  # GET, POST, DELETE: what the coordinator keeps for fronts
 FRONT_STREAM_ROUTE = "/v1/front/stream"  # GET: the serving rollouts, one JSON object a line
 
 # The operator sends its token as `Authorization: Bearer ...` and, without a prefix, in this header:

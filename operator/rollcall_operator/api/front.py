@@ -34,7 +34,7 @@ class FrontSpec(Model):
     )
 
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
-    """Number of pods. Each knows all rollouts, and the trajectories that were begun at it."""
+    """Number of pods. Each knows all rollouts, and goes on with any trajectory."""
     api_keys_secret: _SecretName | None = None
     """Name of a Secret whose key `api-keys` has one API key a line, of at least 16 characters.
     Agents show one of them; a change counts within about a minute."""
@@ -51,9 +51,9 @@ class FrontSpec(Model):
     request_seconds: LongSeconds = 600
     """Seconds after which a request ends with an error."""
     max_trajectories: Annotated[int, Field(ge=1, le=10_000_000)] = 10_000
-    """Trajectories without a reward that a pod keeps; the oldest are forgotten first."""
+    """Trajectories without a reward of which a pod has a copy; all are with the coordinator."""
     max_tokens: Annotated[int, Field(ge=1, le=10_000_000_000)] = 10_000_000
-    """Tokens that all of these have together, each at most 100 bytes of the pod's memory."""
+    """Tokens that all of these copies have together, each at most 100 bytes of the pod's memory."""
     trajectory_seconds: LongSeconds = 3600
     """Seconds after its last completion until a trajectory without a reward is forgotten."""
     tool_parser: Literal["auto", "hermes", "llama3_json", "qwen3_coder"] = "auto"

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from rollcall_plugins.environments.tools import environment as tool_environment
-from rollcall_plugins.front.openai import admission, api_keys, recording, server
+from rollcall_plugins.front.openai import admission, api_keys, recording, server, turn_store
 from rollcall_plugins.rewards.code import reward as code
 from rollcall_plugins.rewards.code import row_tests
 from rollcall_plugins.rewards.http import reward as http_service
 from rollcall_plugins.rewards.math_verify import reward as mathematics
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
-from rollcall_protocol.prompts import reward_error_share, trajectory_groups
+from rollcall_protocol.prompts import kept_turns, reward_error_share, trajectory_groups
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, row_mix, travelling_columns
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
@@ -50,6 +50,8 @@ PROMISES = {
         f"`maxTrajectories` ({FRONT.most_trajectories:,}) without a reward",
         f"`maxTokens` ({FRONT.most_tokens:,}, some 100 bytes of memory each)",
         f"`trajectorySeconds` ({FRONT.trajectory_seconds:.0f}) after its last answer",
+        f"in all {kept_turns.MOST_KEPT:,} of {kept_turns.MOST_BYTES >> 30} GiB in the trainer's",
+        f"While the coordinator does not answer for {turn_store.REACH_SECONDS:.0f} s",
         f"does not answer for {recording.DELIVER_SECONDS:.0f} s",
         f"The names of the last {trajectory_groups.MOST_KNOWN:,} in whole groups",
         f"beyond {trajectory_groups.MOST_TOKENS // 10**6} million tokens in all",

@@ -149,6 +149,10 @@ class CoordinatorServer:
         app.router.add_post(route, self._authenticator.guard(route, endpoint.handle))
         route, take = pod_contract.TRAJECTORIES_ROUTE, prompts.trajectories.handle
         app.router.add_post(route, self._authenticator.guard(route, take))
+        route, turns = pod_contract.TURNS_ROUTE, prompts.trajectories.turns
+        app.router.add_get(route, self._authenticator.guard(route, turns.give))
+        app.router.add_post(route, self._authenticator.guard(route, turns.take))
+        app.router.add_delete(route, self._authenticator.guard(route, turns.drop))
         return app
 
     async def _listen(

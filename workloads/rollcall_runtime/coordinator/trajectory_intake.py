@@ -20,6 +20,7 @@ from rollcall_protocol.wire.trajectories import (
     TrajectoryVerdict,
 )
 from rollcall_runtime.coordinator.posted_body import read_posted
+from rollcall_runtime.coordinator.turn_keeper import TurnKeeper
 
 AT_ONCE = 8  # bodies that are read, of all fronts
 OPEN_SECONDS = 3600.0  # for a group to become whole
@@ -33,7 +34,7 @@ class TrajectoryIntake:
 
     `newest` is the newest version that rollouts may serve, None before the first; `room` says
     whether the ledger takes another group, and `oldest` the lowest number of a version that is not
-    too stale. `wanted`: the job trains on trajectories.
+    too stale. `wanted`: the job trains on trajectories. `turns` keeps those without a reward.
     """
 
     def __init__(
@@ -53,12 +54,17 @@ class TrajectoryIntake:
         self._newest, self._oldest, self._room, self._take = newest, oldest, room, take
         self._refused = refused
         self._reading = 0
+        self.turns = TurnKeeper(
+            job_uid=job_uid, wanted=wanted, bounds=bounds, counted=groups.counted, refused=refused
+        )
 
     def count(self, finished: FinishedTrajectory) -> TrajectoryVerdict:
         """Count a trajectory, or decide why not."""
         for _ in range(self.groups.expire(time.monotonic(), oldest=self._oldest())):
             self._refused("expired_trajectory")
         verdict = self._verdict(finished)
+        if verdict not in LATER | {TrajectoryVerdict.WRONG_JOB}:
+            self.turns.kept.end(finished.trajectory)
         if verdict is not TrajectoryVerdict.COUNTED:
             self._refused(f"{verdict.value}_trajectory")
             return verdict

@@ -23,6 +23,7 @@ from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
 from rollcall_runtime.models.tokenizer import ModelTokenizer
+from tests.plugins.front.openai.memory_store import MemoryStore
 from tests.process.engines.tiny_models import tiny_tokenizer
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import (
@@ -99,6 +100,7 @@ async def front(
     with_tokenizer: bool = True,
     job: JobConfig = JOB,
     sender: TrajectorySender | None = None,
+    store: MemoryStore | None = None,
     reader: PromptReader | None = None,
 ) -> AsyncIterator[FrontClient]:
     """A front that knows `rollouts`."""
@@ -118,6 +120,7 @@ async def front(
                 settings=settings,
                 reader=reader,
                 sender=cast("TrajectorySender", sender),
+                store=cast("Any", store or MemoryStore()),
                 metrics=metrics,
             ),
             generation=generation,

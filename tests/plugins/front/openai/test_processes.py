@@ -51,6 +51,14 @@ def job_of(folder: Path, **changes: Any) -> LocalJob:
     return LocalJob(folder, config, rollout_engine=engine)
 
 
+def named(number: int) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEY}", "X-Rollcall-Trajectory": f"agent-{number}"}
+
+
+def task(number: int) -> list[dict[str, str]]:
+    return [{"role": "user", "content": f"task {number // 2}"}]
+
+
 class Agents:
     """Asks the front of a job."""
 
@@ -84,22 +92,29 @@ class Agents:
                     tokens += event["choices"][0]["token_ids"]
         raise AssertionError("the stream ended early")
 
-    async def rewarded(self, number: int) -> None:
-        """Two turns on a task, then a reward."""
-        named = {"Authorization": f"Bearer {KEY}", "X-Rollcall-Trajectory": f"agent-{number}"}
-        messages = [{"role": "user", "content": f"task {number // 2}"}]
-        for _ in range(2):
-            body = {"model": self._model, "messages": messages, "max_tokens": 6}
-            async with self._session.post(
-                f"{self._url}/chat/completions", json=body, headers=named
-            ) as answer:
-                assert answer.status == 200, await answer.text()
-                said = (await answer.json())["choices"][0]["message"]["content"]
-            messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "on"}]
+    async def turn(self, number: int, messages: list[dict[str, str]]) -> None:
+        """An answer of a trajectory, and what its agent says next, behind `messages`."""
+        body = {"model": self._model, "messages": messages, "max_tokens": 6}
+        async with self._session.post(
+            f"{self._url}/chat/completions", json=body, headers=named(number)
+        ) as answer:
+            assert answer.status == 200, await answer.text()
+            said = (await answer.json())["choices"][0]["message"]["content"]
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": "on"}]
+
+    async def reward(self, number: int) -> None:
+        """The end of a trajectory: of the two of a task the second is right."""
         url = f"{self._url}/trajectories/agent-{number}/reward"
         given = {"reward": float(number % 2), "group": f"task-{number // 2}"}
-        async with self._session.post(url, json=given, headers=named) as answer:
+        async with self._session.post(url, json=given, headers=named(number)) as answer:
             assert answer.status == 200, await answer.text()
+
+    async def rewarded(self, number: int) -> None:
+        """Two turns on a task, then a reward."""
+        messages = task(number)
+        for _ in range(2):
+            await self.turn(number, messages)
+        await self.reward(number)
 
     async def all(self) -> list[tuple[int, ...]]:
         async with asyncio.timeout(2 * STEP_SECONDS):
@@ -178,3 +193,30 @@ async def test_a_job_learns_from_its_agents_trajectories(tmp_path: Path) -> None
         assert (prompts.dispatched, prompts.accepted) == (6, 6)
         assert (await front.metrics())["front_ended_trajectories_total{counted}"] == 12
         assert figures["actor/pg_loss"] == figures["actor/pg_loss"], "a number"
+
+
+async def test_a_trajectory_outlives_the_pod_that_answered_it(tmp_path: Path) -> None:
+    data = DataConfig(sources=(DataSource(FRONT),))
+    numbers = range(4)  # a step needs two groups of two
+    async with job_of(tmp_path, data=data) as job, aiohttp.ClientSession() as session:
+        await job.start(rollouts=1)
+        fronts = [await job.start_front(KEY) for _ in range(2)]
+        await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+        for front in fronts:
+            await front.reaches("front_rollouts", 1, seconds=STEP_SECONDS)
+        first, second = (Agents(job, front, session) for front in fronts)
+        said = {number: task(number) for number in numbers}
+        async with asyncio.timeout(2 * STEP_SECONDS):
+            for agents in (first, second, first):
+                await asyncio.gather(*(agents.turn(n, said[n]) for n in numbers))
+            fronts[0].send(signal.SIGKILL)
+            await fronts[0].exited(seconds=STEP_SECONDS)
+            await asyncio.gather(*(second.turn(n, said[n]) for n in numbers))
+            await fronts[0].start()
+            await fronts[0].reaches("front_rollouts", 1, seconds=STEP_SECONDS)
+            await asyncio.gather(*(first.turn(n, said[n]) for n in numbers))
+            await asyncio.gather(*map(second.reward, numbers))
+        await job.reach(1, seconds=STEP_SECONDS)
+        figures, prompts = job.step_figures()[0], await job.prompts()
+    assert (prompts.dispatched, prompts.accepted) == (2, 2)
+    assert figures["response_length/min"] > 5 * 6, "five answers, and what was said between them"

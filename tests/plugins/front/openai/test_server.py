@@ -677,24 +677,23 @@ async def test_two_answers_to_one_prompt_are_no_trajectory() -> None:
     [{"most_trajectories": 1}, {"most_tokens": 10}, {"trajectory_seconds": 1e-6}],
     ids=lambda bounds: next(iter(bounds)),
 )
-async def test_beyond_the_jobs_bounds_the_longest_idle_trajectory_is_forgotten(
-    bounds: dict[str, Any],
-) -> None:
+async def test_what_a_pod_forgets_is_not_lost(bounds: dict[str, Any]) -> None:
+    """Its copies have bounds; all is with the coordinator."""
+    sender, settings = Sender(), FrontConfig(**bounds)
     async with (
         counting_rollout() as rollout,
-        front(
-            rollout,
-            settings=FrontConfig(**bounds),
-            job=FROM_FRONT,
-            sender=cast("Any", Sender()),
-        ) as client,
+        front(rollout, settings=settings, job=FROM_FRONT, sender=cast("Any", sender)) as client,
     ):
         for name in ("a", "b"):
             body = {"model": JOB.model, "prompt": [3, 4], "max_tokens": 5}
             url, header = f"{client.url}/v1/completions", {TRAJECTORY_HEADER: name}
             async with client.session.post(url, json=body, headers=header) as answer:
                 assert answer.status == 200
-        assert (await reward(client, "a", reward=1))[0] == 404
+        assert kept(client) == 1
+        status = (await reward(client, "a", reward=1))[0]
+    # The job says how long a trajectory is kept at all.
+    assert status == (409 if "trajectory_seconds" in bounds else 200)
+    assert len(sender.sent) == (0 if "trajectory_seconds" in bounds else 1)
 
 
 async def test_an_answer_that_comes_after_the_reward_is_not_kept() -> None:

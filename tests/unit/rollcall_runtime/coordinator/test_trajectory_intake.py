@@ -9,7 +9,7 @@ from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import Sample
-from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
+from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict, TurnVerdict
 from rollcall_runtime.coordinator.trajectory_intake import TrajectoryIntake
 
 LINEAGE = Lineage(1, 1)
@@ -39,6 +39,7 @@ class Intake:
             "refused": self.refused.append,
         }
         self._intake = TrajectoryIntake(**values | changes)
+        self.turns = self._intake.turns
 
     def count(self, trajectory: FinishedTrajectory) -> TrajectoryVerdict:
         return self._intake.count(trajectory)
@@ -82,3 +83,25 @@ def test_one_that_counted_is_a_duplicate_though_there_is_no_room() -> None:
     intake = Intake(room=lambda: rooms.pop(0))
     assert intake.count(trajectory("a")) is TrajectoryVerdict.COUNTED
     assert intake.count(trajectory("a")) is TrajectoryVerdict.DUPLICATE
+
+
+@pytest.mark.parametrize(
+    ("changes", "sent", "left"),
+    [
+        ({}, trajectory("a"), TurnVerdict.ENDED),
+        ({}, trajectory("a", number=OLDEST - 1), TurnVerdict.ENDED),
+        ({}, trajectory("a", job="another"), TurnVerdict.KEPT),
+        ({"room": lambda: False}, trajectory("a"), TurnVerdict.KEPT),
+    ],
+)
+def test_what_is_decided_about_takes_no_more_turns(
+    changes: dict[str, Any], sent: FinishedTrajectory, left: TurnVerdict
+) -> None:
+    intake = Intake(**changes)
+    intake.count(sent)
+    assert intake.turns.kept.since("a", 0)[0] is left
+
+
+def test_what_counted_before_a_restart_takes_no_turns() -> None:
+    intake = Intake(groups=TrajectoryGroups(size=2, seconds=60.0, known=("a",)))
+    assert intake.turns.kept.since("a", 0)[0] is TurnVerdict.ENDED

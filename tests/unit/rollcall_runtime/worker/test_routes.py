@@ -50,6 +50,9 @@ ALLOWED = {
     ("coordinator", "GET", pod_contract.GANG_ROUTE): {TRAINER_RANK},
     ("coordinator", "POST", pod_contract.COMPLETIONS_ROUTE): {MEMBER},
     ("coordinator", "POST", pod_contract.TRAJECTORIES_ROUTE): {FRONT},
+    ("coordinator", "GET", pod_contract.TURNS_ROUTE): {FRONT},
+    ("coordinator", "POST", pod_contract.TURNS_ROUTE): {FRONT},
+    ("coordinator", "DELETE", pod_contract.TURNS_ROUTE): {FRONT},
     ("rollout", "POST", pod_contract.DRAIN_ROUTE): {OPERATOR, ITSELF},
     ("rollout", "POST", pod_contract.REGISTER_ROUTE): set(CallerRole),
     ("rollout", "GET", pod_contract.WEIGHTS_ROUTE): {TICKET_HOLDER},
@@ -116,7 +119,9 @@ def coordinator() -> list[web.Application]:
     )
     prompts = SimpleNamespace(
         complete=raise_reached,
-        trajectories=SimpleNamespace(handle=reached),
+        trajectories=SimpleNamespace(
+            handle=reached, turns=SimpleNamespace(give=reached, take=reached, drop=reached)
+        ),
         longest_message=2**16,
     )
     completions = server._completions(cast("Any", prompts))

@@ -70,6 +70,11 @@ class Answer:
             for at, prompt in enumerate(each)
         ]
 
+    @property
+    def finished(self) -> bool:
+        """Whether all choices are whole."""
+        return all(one.finish is not None for one in self.choices)
+
     async def whole(self) -> dict[str, Any]:
         """The body of an answer that is no stream."""
         async with aclosing(self._all()) as pieces:

@@ -14,6 +14,7 @@ from rollcall_plugins.front.openai.prompts import PromptReader
 from rollcall_plugins.front.openai.recording import Recording, TrajectorySender
 from rollcall_plugins.front.openai.server import FrontServer
 from rollcall_plugins.front.openai.tool_calls import open_tool_parser
+from rollcall_plugins.front.openai.turn_store import TurnStore
 from rollcall_protocol import pod_contract
 from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
@@ -60,6 +61,8 @@ async def _serve(environment: FrontEnvironment) -> None:
         )
         closing.push_async_callback(probes.stop)
         await probes.start(address)
+        store = _store(environment)
+        closing.push_async_callback(store.close)
         server = FrontServer(
             job=job,
             settings=environment.front,
@@ -67,7 +70,7 @@ async def _serve(environment: FrontEnvironment) -> None:
             generation=generation,
             keys=keys,
             metrics=metrics,
-            recording=_recording(environment, reader, metrics),
+            recording=_recording(environment, reader, store, metrics),
             certificate=environment.certificate,
         )
         following = asyncio.create_task(stream.run())
@@ -95,8 +98,13 @@ def _stream(
     )
 
 
+def _store(environment: FrontEnvironment) -> TurnStore:
+    url = environment.coordinator_url(pod_contract.COMPLETIONS_PORT, pod_contract.TURNS_ROUTE)
+    return TurnStore(url=url, token=environment.token, tls=environment.trust.client_context)
+
+
 def _recording(
-    environment: FrontEnvironment, reader: PromptReader, metrics: FrontMetrics
+    environment: FrontEnvironment, reader: PromptReader, store: TurnStore, metrics: FrontMetrics
 ) -> Recording:
     url = environment.coordinator_url(
         pod_contract.COMPLETIONS_PORT, pod_contract.TRAJECTORIES_ROUTE
@@ -107,6 +115,7 @@ def _recording(
         settings=environment.front,
         reader=reader,
         sender=TrajectorySender(url=url, token=environment.token, tls=tls),
+        store=store,
         metrics=metrics,
     )
 

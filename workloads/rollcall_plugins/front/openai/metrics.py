@@ -18,13 +18,13 @@ class FrontMetrics(Metrics):
         self.moved = self.counter(
             "front_moved_requests", "Times that a request was continued on another rollout."
         )
-        self.tokens = self.counter("front_tokens", "Tokens that the front's answers have.")
+        self.tokens = self.counter("front_tokens", "Tokens that the front's whole answers have.")
         self.trajectories_kept = self.gauge(
-            "front_trajectories", "Trajectories without a reward that the front keeps."
+            "front_trajectories", "Trajectories without a reward of which this pod has a copy."
         )
         self.trajectories = self.counters(
             "front_ended_trajectories",
-            "Trajectories that ended, by outcome (counted, stale, untrainable, forgotten, ...).",
+            "Trajectories that ended, by outcome (counted, stale, untrainable, lost, ...).",
             "outcome",
         )
         self.request_seconds = self.histogram(

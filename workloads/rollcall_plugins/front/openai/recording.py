@@ -1,4 +1,4 @@
-"""Records the completions of trajectories, and sends each to the coordinator with its reward."""
+"""Records the completions of trajectories with the coordinator, and sends it their rewards."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
@@ -20,14 +21,18 @@ from rollcall_plugins.front.openai.trajectories import (
     UntrainableError,
     new_name,
 )
+from rollcall_plugins.front.openai.turn_store import TrajectoryGoneError, TurnStore
 from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.reward_errors import MAX_REWARD
 from rollcall_protocol.wire.trajectories import (
     DONE,
     LATER,
     MAX_TRAJECTORY_NAME,
+    Digest,
     FinishedTrajectory,
+    TrajectoryTurn,
     TrajectoryVerdict,
+    TurnVerdict,
 )
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
@@ -48,14 +53,24 @@ TRAJECTORY_HEADER = "X-Rollcall-Trajectory"
 DELIVER_SECONDS = 30.0  # for a trajectory, with all attempts
 ATTEMPT_SECONDS = 10.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
+RECORD_SECONDS = 30.0  # for an answer, also while others of its trajectory come
+_WHY = {
+    TurnVerdict.ENDED: "has its reward already",
+    TurnVerdict.LOST: "has lost its earlier answers: the trainer has restarted, or it was idle for "
+    "long (spec.front.trajectorySeconds)",
+}
 
 
-class RefusedRewardError(RuntimeError):
-    """A reward that changes nothing; `status` is the answer's."""
+class RefusedTrajectoryError(RuntimeError):
+    """A request or a reward of a trajectory that takes none; `status` is the answer's."""
 
     def __init__(self, status: int, problem: str) -> None:
         super().__init__(problem)
         self.status = status
+
+
+class CoordinatorAwayError(RuntimeError):
+    """The coordinator, which keeps trajectories, does not answer; the message may say more."""
 
 
 class TrajectorySender:
@@ -94,9 +109,10 @@ class TrajectorySender:
 
 
 class Recording:
-    """The trajectories of one pod of the front. Belongs to one event loop.
+    """What a pod of the front does with trajectories. Belongs to one event loop.
 
-    Their rewards are taken if the job's data is builtin:front; `sender` brings them away.
+    They are recorded, and their rewards taken, if the job's data is builtin:front: `store` keeps
+    their turns for all pods, and `sender` brings them away.
     """
 
     def __init__(
@@ -106,9 +122,11 @@ class Recording:
         settings: FrontConfig,
         reader: PromptReader,
         sender: TrajectorySender,
+        store: TurnStore,
         metrics: FrontMetrics,
     ) -> None:
         self._job, self._reader, self._sender, self._metrics = job, reader, sender, metrics
+        self._store, self._seconds = store, settings.trajectory_seconds
         self._records = TrajectoryRecords(
             most=settings.most_trajectories,
             most_tokens=settings.most_tokens,
@@ -116,16 +134,45 @@ class Recording:
         )
         self._rewarding: set[str] = set()
 
-    def name_of(self, given: str) -> str:
-        """The trajectory of a request whose header has `given`; BadRequestError."""
+    async def open(self, given: str) -> str:
+        """The trajectory of a request whose header has `given`, with all its turns so far.
+
+        BadRequestError, RefusedTrajectoryError; CoordinatorAwayError if these cannot be had.
+        """
         if not given:
             return new_name()
         if not NAME.fullmatch(given):
             wanted = f"letters, digits and . _ : -, at most {MAX_TRAJECTORY_NAME}"
             raise BadRequestError(f"{TRAJECTORY_HEADER} may have {wanted}", TRAJECTORY_HEADER)
         if self._records.has_ended(given) or given in self._rewarding:
-            raise RefusedRewardError(409, f"the trajectory {given} has its reward already")
+            raise RefusedTrajectoryError(409, f"the trajectory {given} has its reward already")
+        if self._job.data.from_front:
+            await self._catch_up(given)
         return given
+
+    async def _catch_up(self, name: str) -> None:
+        """Learn the turns that other pods have recorded."""
+        try:
+            for turn in await self._store.since(name, self._records.find(name).count):
+                known = self._records.find(name)
+                if turn.number >= known.count:  # not learnt meanwhile
+                    self._learn(known.completion(turn), turn)
+        except TrajectoryGoneError as error:
+            self._end(name, error.why.value)
+            problem = f"the trajectory {name} {_WHY.get(error.why, error.why.value)}"
+            raise RefusedTrajectoryError(409, problem) from error
+        except TimeoutError:
+            raise CoordinatorAwayError from None
+        except ValueError as error:
+            raise CoordinatorAwayError(f"what it keeps of {name} cannot be read") from error
+
+    def _learn(self, completion: RecordedCompletion, turn: TrajectoryTurn) -> None:
+        """The next turn; ValueError for one that no model samples."""
+        bad = self._reader.bounds.check_request(completion.prompt, completion.response)
+        if bad is not None:
+            raise ValueError(bad.problem)
+        self._records.record(turn.trajectory, completion, time.monotonic())
+        self._metrics.trajectories_kept.set(len(self._records))
 
     def continued(
         self, name: str, text: str, asked: CompletionRequest
@@ -135,11 +182,9 @@ class Recording:
         Where it goes on from the trajectory so far, those that were sampled stay as they are: what
         they say may have other tokens, too, and special tokens are not in an answer's text.
         """
-        before = self._records.find(name)
-        if before is None:
-            return (), text
-        if before.text and text.startswith(before.text):
-            return before.sequence(), text[len(before.text) :].removeprefix(before.end)
+        before, said = self._records.find(name), self._records.find(name).said
+        if said.length and digest_of(text[: said.length]) == said:
+            return before.sequence(), text[said.length :].removeprefix(before.end)
         behind = self._behind(before, text, asked)
         return ((), text) if behind is None else (before.sequence(), behind)
 
@@ -148,8 +193,8 @@ class Recording:
 
         It may write that answer in another way than it was sampled, as it does with calls of tools.
         """
-        count, messages, tools = before.turn[0], asked.messages or (), asked.tools
-        if not count or _turn(tools, messages[:count]) != before.turn:
+        count, messages, tools = before.messages.length, asked.messages or (), asked.tools
+        if not count or _turn(tools, messages[:count]) != before.messages:
             return None
         try:
             sent = self._reader.chat_text(messages[: count - 1], tools, answer_follows=False)
@@ -162,8 +207,8 @@ class Recording:
             return None
         return text[end:].removeprefix(before.end)
 
-    def record(self, name: str, answer: Answer, text: str | None) -> None:
-        """Keep a whole answer, if it may be trained on."""
+    async def record(self, name: str, answer: Answer, text: str | None) -> None:
+        """Keep a whole answer, if it may be trained on. CoordinatorAwayError."""
         if not self._job.data.from_front or self._records.has_ended(name):
             return
         own, usual = answer.asked.sampling, self._job.algorithm.sampling
@@ -177,41 +222,63 @@ class Recording:
         for one in answer.choices:
             if one.oldest is None or not one.response.tokens:
                 continue
-            completion = RecordedCompletion(one.prompt, one.response, one.oldest, as_usual)
             last, asked = one.response.tokens[-1], answer.asked
             turn = (*(asked.messages or ()), _message(one))
-            forgotten = self._records.record(
-                name,
-                completion,
-                time.monotonic(),
+            completion = RecordedCompletion(
+                one.prompt,
+                one.response,
+                one.oldest,
+                as_usual,
                 # A call is not in the answer's text.
-                text="" if text is None or one.calls else text + one.written,
+                said=Digest() if text is None or one.calls else digest_of(text + one.written),
                 end=self._reader.decode([last]) if last in self._reader.eos else "",
-                turn=_turn(asked.tools, turn) if asked.chat else (0, ""),
+                messages=_turn(asked.tools, turn) if asked.chat else Digest(),
             )
-            self._metrics.trajectories(outcome="forgotten").inc(forgotten)
-        self._metrics.trajectories_kept.set(len(self._records))
+            try:
+                async with asyncio.timeout(RECORD_SECONDS):
+                    await self._keep(name, completion)
+            except TrajectoryGoneError as error:  # the next request is answered with the reason
+                self._end(name, error.why.value)
+                return
+            except TimeoutError:
+                raise CoordinatorAwayError from None
+
+    async def _keep(self, name: str, completion: RecordedCompletion) -> None:
+        """Have the coordinator keep it, behind those of other requests that came before."""
+        while True:
+            known = self._records.find(name)
+            turn = known.turn(completion, job_uid=self._job.uid, seconds=self._seconds)
+            if await self._store.add(turn):
+                if self._records.find(name).count == turn.number:  # not learnt meanwhile
+                    self._learn(completion, turn)
+                return
+            await self._catch_up(name)
 
     async def reward(self, name: str, body: Any) -> TrajectoryVerdict:
-        """End a trajectory: what the coordinator decided. RefusedRewardError, BadRequestError.
+        """End a trajectory: what the coordinator decided. RefusedTrajectoryError, BadRequestError.
 
-        TimeoutError if the coordinator does not decide: the trajectory is kept for another attempt.
+        TimeoutError or CoordinatorAwayError if the coordinator does not decide: the trajectory is
+        kept for another attempt.
         """
         reward, group = _reward(body)
         if not self._job.data.from_front:
             problem = "this job does not train on trajectories: spec.data.prompts is not "
-            raise RefusedRewardError(409, f"{problem}builtin:front")
-        trajectory = self._records.find(name)
+            raise RefusedTrajectoryError(409, f"{problem}builtin:front")
         if self._records.has_ended(name) or name in self._rewarding:
-            raise RefusedRewardError(409, f"the trajectory {name[:200]} has its reward already")
-        if trajectory is None:
-            problem = "has no completion here, or was forgotten"
-            raise RefusedRewardError(404, f"the trajectory {name[:200]} {problem}")
+            raise RefusedTrajectoryError(409, f"the trajectory {name[:200]} has its reward already")
+        if NAME.fullmatch(name):
+            await self._catch_up(name)
+        trajectory = self._records.find(name)
+        if not trajectory.count:
+            problem = "has no answer, or the trainer has restarted since"
+            raise RefusedTrajectoryError(404, f"the trajectory {name[:200]} {problem}")
         try:
             prompt, sample, oldest = trajectory.sample(reward)
         except UntrainableError as error:
             self._end(name, "untrainable")
-            raise RefusedRewardError(409, f"the trajectory is dropped: {error}") from error
+            with suppress(TimeoutError):  # then its time ends it
+                await self._store.end(name)
+            raise RefusedTrajectoryError(409, f"the trajectory is dropped: {error}") from error
         finished = FinishedTrajectory(self._job.uid, name, group, prompt, sample, oldest)
         self._rewarding.add(name)
         try:
@@ -220,7 +287,7 @@ class Recording:
             self._rewarding.discard(name)
         self._end(name, verdict.value)
         if verdict not in DONE:
-            raise RefusedRewardError(409, f"the trajectory is dropped: {verdict.value}")
+            raise RefusedTrajectoryError(409, f"the trajectory is dropped: {verdict.value}")
         return verdict
 
     def _end(self, name: str, outcome: str) -> None:
@@ -229,12 +296,15 @@ class Recording:
         self._metrics.trajectories_kept.set(len(self._records))
 
 
-def _turn(
-    tools: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]
-) -> tuple[int, str]:
-    """The number of messages, and a digest of them."""
+def digest_of(text: str) -> Digest:
+    """Of all of a text, which need be no Unicode."""
+    return Digest(len(text), hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest())
+
+
+def _turn(tools: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> Digest:
+    """Of all `messages`, and of the tools with them."""
     written = json.dumps([tools, messages], sort_keys=True)
-    return len(messages), hashlib.sha256(written.encode()).hexdigest()
+    return Digest(len(messages), digest_of(written).sha256)
 
 
 def _message(one: Choice) -> Mapping[str, Any]:

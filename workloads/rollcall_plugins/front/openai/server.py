@@ -18,7 +18,11 @@ from rollcall_plugins.front.openai.answering import Answer
 from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
 from rollcall_plugins.front.openai.openai_answers import error_body
 from rollcall_plugins.front.openai.openai_requests import read_chat, read_completion
-from rollcall_plugins.front.openai.recording import TRAJECTORY_HEADER, RefusedRewardError
+from rollcall_plugins.front.openai.recording import (
+    TRAJECTORY_HEADER,
+    CoordinatorAwayError,
+    RefusedTrajectoryError,
+)
 from rollcall_plugins.front.openai.response_stream import response_events
 from rollcall_plugins.front.openai.responses import read_response, response_body
 from rollcall_protocol import pod_contract
@@ -58,7 +62,9 @@ _FAILURES: dict[type[Exception], tuple[str, int]] = {
     BusyError: ("busy", 429),
     NoRolloutError: ("no_rollout", 503),
     TimeoutError: ("late", 504),
+    CoordinatorAwayError: ("no_coordinator", 503),
 }
+_AWAY = "the trainer, which keeps trajectories, does not answer now; send the request again"
 _RETRY = {"Retry-After": "1"}
 
 
@@ -143,12 +149,12 @@ class FrontServer:
             except BadRequestError as error:
                 own = error.problem, error.field, error.code
                 return self._error("bad_request", error.status, *own)
-            except RefusedRewardError as error:
-                return self._error("reward", error.status, str(error))
+            except RefusedTrajectoryError as error:
+                return self._error("trajectory", error.status, str(error))
             except tuple(_FAILURES) as error:
                 what, status = _FAILURES[type(error)]
                 code = TOO_LONG if isinstance(error, TooLongError) else None
-                return self._error(what, status, str(error) or self._late(), code=code)
+                return self._error(what, status, self._problem(error), code=code)
             except web.HTTPRequestEntityTooLarge as error:
                 problem = error.text or "the body is too long"
                 return self._error("long_body", 413, problem, code=TOO_LONG)
@@ -174,8 +180,11 @@ class FrontServer:
     def _deadline(self) -> asyncio.Timeout:
         return asyncio.timeout(self._settings.request_seconds)
 
-    def _late(self) -> str:
-        return f"there was no whole answer within {self._settings.request_seconds:g} s"
+    def _problem(self, error: Exception) -> str:
+        if isinstance(error, CoordinatorAwayError):
+            return _AWAY
+        late = f"there was no whole answer within {self._settings.request_seconds:g} s"
+        return str(error) or late
 
     async def _health(self, _: web.Request) -> web.StreamResponse:
         """As vLLM's, also without a key: 200 if a rollout serves, 503 if none does.
@@ -210,7 +219,7 @@ class FrontServer:
         try:
             body = await _json(request, LONGEST_REWARD)
             verdict = await self._recording.reward(request.match_info["trajectory"], body)
-        except TimeoutError:
+        except (TimeoutError, CoordinatorAwayError):
             problem = "the trainer does not take trajectories now; send the reward again"
             return self._error("late", 503, problem)
         return web.json_response({"verdict": verdict.value})
@@ -240,7 +249,7 @@ class FrontServer:
         asked: CompletionRequest,
         form: AnswerForm,
     ) -> web.StreamResponse:
-        trajectory = self._recording.name_of(request.headers.get(TRAJECTORY_HEADER, ""))
+        trajectory = await self._recording.open(request.headers.get(TRAJECTORY_HEADER, ""))
         self._check_model(asked.model)
         given = self._reader.prompts(asked)
         if len(given) > 1 and self._job.data.from_front:
@@ -248,21 +257,21 @@ class FrontServer:
             raise BadRequestError(problem, "prompt")
         prompts = [await self._tokens(each, asked, trajectory) for each in given]
         answer = Answer(asked, prompts, generation=self._generation, reader=self._reader)
-        response: web.StreamResponse
+        text = given[0] if isinstance(given[0], str) else None
+        record = partial(self._recording.record, trajectory, answer, text)
         headers = {TRAJECTORY_HEADER: trajectory}
         if asked.stream:
-            response = await self._stream(request, form.events(answer.pieces()), headers)
-            if form.last:
-                await response.write(form.last)
-        else:
-            async with self._deadline():
-                response = web.json_response(form.whole(await answer.whole()), headers=headers)
+            return await self._stream(request, answer, form, headers, record)
+        async with self._deadline():
+            body = form.whole(await answer.whole())
+        await self._ended(answer, record)
+        return web.json_response(body, headers=headers)
+
+    async def _ended(self, answer: Answer, record: Callable[[], Awaitable[None]]) -> None:
+        """Record a whole answer before the agent has it: another pod may get the next turn."""
+        await record()
         self._metrics.tokens.inc(sum(len(one.response.tokens) for one in answer.choices))
-        if all(one.finish is not None for one in answer.choices):
-            text = given[0] if isinstance(given[0], str) else None
-            self._recording.record(trajectory, answer, text)
-            self._metrics.answered.inc()
-        return response
+        self._metrics.answered.inc()
 
     async def _tokens(
         self, prompt: str | tuple[int, ...], asked: CompletionRequest, trajectory: str
@@ -279,8 +288,10 @@ class FrontServer:
     async def _stream(
         self,
         request: web.Request,
-        events: AsyncGenerator[dict[str, Any], None],
+        answer: Answer,
+        form: AnswerForm,
         headers: dict[str, str],
+        record: Callable[[], Awaitable[None]],
     ) -> web.StreamResponse:
         """Server-sent events. What goes wrong after the first one is an event, too."""
         response = web.StreamResponse(
@@ -290,21 +301,31 @@ class FrontServer:
                 **headers,
             }
         )
-        began = time.monotonic()
-        async with aclosing(events):
+        began, ended = time.monotonic(), False
+        async with aclosing(form.events(answer.pieces())) as events:
             try:
                 async with self._deadline():
                     async for event in events:
+                        if answer.finished and not ended:
+                            ended = True
+                            await self._ended(answer, record)
                         if not response.prepared:
                             self._metrics.first_token_seconds.observe(time.monotonic() - began)
                             await response.prepare(request)
                         await response.write(_event(event))
-            except (NoRolloutError, UnanswerableError, TimeoutError) as error:
+            except (
+                NoRolloutError,
+                UnanswerableError,
+                TimeoutError,
+                CoordinatorAwayError,
+            ) as error:
                 if not response.prepared:
                     raise
                 self._refused("cut_off")
-                problem = str(error) or self._late()
-                await response.write(_event(error_body(problem, kind="server_error")))
+                failed = error_body(self._problem(error), kind="server_error")
+                await response.write(_event(failed))
+        if form.last:
+            await response.write(form.last)
         return response
 
 

@@ -1,4 +1,5 @@
-"""What the front keeps of agents' trajectories until they get a reward. Pure: no I/O, no clock.
+"""What a pod of the front knows of agents' trajectories that have no reward yet. Pure: no I/O, no
+clock. It is a copy of what the coordinator keeps, and may be forgotten at any time.
 
 A trajectory can be trained on if each of its completions goes on from the one before, token by
 token, so that it is one sequence: sampled tokens, and between them those that the agent gave.
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
-from rollcall_protocol.wire.trajectories import MAX_TRAJECTORY_NAME
+from rollcall_protocol.wire.trajectories import MAX_TRAJECTORY_NAME, Digest, TrajectoryTurn
 
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_TRAJECTORY_NAME - 1}}}")
 MOST_ENDED = 65_536  # names that may not be used again
@@ -27,28 +28,30 @@ class RecordedCompletion:
     """One answer: its prompt, what was sampled, and the oldest of the tokens' versions.
 
     `usual`: sampled as the job's own rollouts sample, so that its log-probabilities are of the
-    distribution that is trained.
+    distribution that is trained. `said` is the text that prompt and answer say. `end`: the text of
+    the special token that the response ends with; the chat template writes it, too. `messages` are
+    those of prompt and answer.
     """
 
     prompt: tuple[int, ...]
     response: Response
     oldest: Version
     usual: bool = True
+    said: Digest = Digest()  # noqa: RUF009 - it does not change
+    end: str = ""
+    messages: Digest = Digest()  # noqa: RUF009
 
 
 class Trajectory:
     """The completions of one name so far, each token once.
 
-    `text` is what the last prompt and answer say. `end`: the text of the special token that the
-    last response ends with; the chat template writes it, too. `last`: when the last one was
-    recorded, seconds of the caller's clock. `turn`: how many messages the last prompt and answer
-    are, and a digest of them.
+    `said`, `end` and `messages` are those of the last one. `used`: when it was needed last, seconds
+    of the caller's clock. `count`: the number of completions.
     """
 
     def __init__(self, name: str) -> None:
-        self.name, self.text, self.end, self.last = name, "", "", 0.0
-        self.turn: tuple[int, str] = 0, ""
-        self._completions = 0
+        self.name, self.end, self.used, self.count = name, "", 0.0, 0
+        self.said, self.messages = Digest(), Digest()
         self._prompt: tuple[int, ...] = ()  # of the first one
         self._tokens: list[int] = []  # behind it
         self._logprobs: list[float] = []
@@ -70,15 +73,15 @@ class Trajectory:
         goes_on = completion.prompt[: self.tokens] == self.sequence()
         if not goes_on:
             self._problem = self._problem or (
-                f"the prompt of completion {self._completions} does not begin with the tokens of "
+                f"the prompt of completion {self.count} does not begin with the tokens of "
                 "prompt and response before it"
             )
         if not completion.usual:
             self._problem = self._problem or (
-                f"completion {self._completions} was not sampled with the job's temperature, top_p "
+                f"completion {self.count} was not sampled with the job's temperature, top_p "
                 "and top_k (spec.algorithm.sampling), or it had a response_format"
             )
-        if not goes_on or not self._completions:
+        if not goes_on or not self.count:
             self._prompt, self._tokens, self._logprobs, self._versions = (
                 completion.prompt,
                 [],
@@ -90,7 +93,47 @@ class Trajectory:
         self._logprobs += [*([0.0] * len(given)), *response.logprobs]
         self._versions += [*([NOT_SAMPLED] * len(given)), *response.versions]
         self._oldest = min(self._oldest or completion.oldest, completion.oldest)
-        self._completions += 1
+        self.said, self.end, self.messages = completion.said, completion.end, completion.messages
+        self.count += 1
+
+    def turn(
+        self, completion: RecordedCompletion, *, job_uid: str, seconds: float
+    ) -> TrajectoryTurn:
+        """The next one, for the coordinator to keep for `seconds`."""
+        before, prompt = self.sequence(), completion.prompt
+        pairs = enumerate(zip(before, prompt, strict=False))
+        goes_on = prompt[: len(before)] == before  # as nearly all do
+        differs = len(before) if goes_on else next((at for at, (a, b) in pairs if a != b), None)
+        known = min(len(before), len(prompt)) if differs is None else differs
+        return TrajectoryTurn(
+            job_uid=job_uid,
+            trajectory=self.name,
+            number=self.count,
+            known=known,
+            given=prompt[known:],
+            response=completion.response,
+            oldest=completion.oldest,
+            usual=completion.usual,
+            said=completion.said,
+            end=completion.end,
+            messages=completion.messages,
+            seconds=seconds,
+        )
+
+    def completion(self, turn: TrajectoryTurn) -> RecordedCompletion:
+        """What a turn that is the next one stands for. ValueError if it cannot be."""
+        if turn.number != self.count or not 0 <= turn.known <= self.tokens:
+            problem = f"turn {turn.number} with {turn.known} known tokens does not follow"
+            raise ValueError(f"{problem} {self.count} turns with {self.tokens}")
+        return RecordedCompletion(
+            (*self.sequence()[: turn.known], *turn.given),
+            turn.response,
+            turn.oldest,
+            turn.usual,
+            turn.said,
+            turn.end,
+            turn.messages,
+        )
 
     def sample(self, reward: float) -> tuple[tuple[int, ...], Sample, Version]:
         """The first prompt, all tokens after it, and the oldest version; UntrainableError."""
@@ -101,44 +144,34 @@ class Trajectory:
 
 
 class TrajectoryRecords:
-    """All trajectories without a reward, within bounds: number, tokens, seconds of idleness."""
+    """Copies of trajectories without a reward, within bounds: number, tokens, seconds unused."""
 
     def __init__(self, *, most: int, most_tokens: int, seconds: float) -> None:
         self._most, self._most_tokens, self._seconds = most, most_tokens, seconds
-        self._kept: OrderedDict[str, Trajectory] = OrderedDict()  # the longest idle first
+        self._kept: OrderedDict[str, Trajectory] = OrderedDict()  # the longest unused first
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._tokens = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def find(self, name: str) -> Trajectory | None:
-        """The trajectory of this name, if it has a completion and no reward."""
-        return self._kept.get(name)
+    def find(self, name: str) -> Trajectory:
+        """What is known of `name`; an empty one if that is nothing."""
+        return self._kept.get(name) or Trajectory(name)
 
     def has_ended(self, name: str) -> bool:
         """Whether it got its reward."""
         return name in self._ended
 
-    def record(
-        self,
-        name: str,
-        completion: RecordedCompletion,
-        now: float,
-        *,
-        text: str = "",
-        end: str = "",
-        turn: tuple[int, str] = (0, ""),
-    ) -> int:
-        """Add a completion; how many trajectories were forgotten for it."""
+    def record(self, name: str, completion: RecordedCompletion, now: float) -> None:
+        """Add a completion, and forget what is beyond the bounds."""
         trajectory = self._kept.setdefault(name, Trajectory(name))
         before = trajectory.tokens
         trajectory.add(completion)
         self._tokens += trajectory.tokens - before
-        trajectory.text, trajectory.end, trajectory.last = text, end, now
-        trajectory.turn = turn
+        trajectory.used = now
         self._kept.move_to_end(name)
-        return self._forget(now)
+        self._forget(now)
 
     def end(self, name: str) -> None:
         """It has its reward: its tokens are dropped, and its name is not used again."""
@@ -147,15 +180,13 @@ class TrajectoryRecords:
         while len(self._ended) > MOST_ENDED:
             self._ended.popitem(last=False)
 
-    def _forget(self, now: float) -> int:
-        before = len(self._kept)
+    def _forget(self, now: float) -> None:
         while self._kept:
             oldest = next(iter(self._kept.values()))
             many = len(self._kept) > self._most or self._tokens > self._most_tokens
-            if not many and now - oldest.last < self._seconds:
+            if not many and now - oldest.used < self._seconds:
                 break
             self._drop(oldest.name)
-        return before - len(self._kept)
 
     def _drop(self, name: str) -> None:
         gone = self._kept.pop(name, None)

@@ -52,6 +52,7 @@ ROLES_OF_ROUTE: Mapping[str, frozenset[CallerRole]] = {
     pod_contract.GENERATE_ROUTE: frozenset({CallerRole.TICKET_HOLDER}),
     pod_contract.FRONT_STREAM_ROUTE: frozenset({CallerRole.FRONT}),
     pod_contract.TRAJECTORIES_ROUTE: frozenset({CallerRole.FRONT}),
+    pod_contract.TURNS_ROUTE: frozenset({CallerRole.FRONT}),
     # Harmless: the member looks up its coordinator, and opens a stream to nothing else.
     pod_contract.REGISTER_ROUTE: frozenset(CallerRole),
 }
