@@ -22,6 +22,7 @@ from rollcall_runtime.coordinator.posted_body import read_posted
 from rollcall_runtime.membership.long_messages import LONG_TEXT
 
 AT_ONCE = 64  # bodies that are read, of all fronts
+_TURN_BYTES, _TOKEN_BYTES = 2**16, 64  # as JSON: all else, and a token with what is said of it
 MOST_TURNS = 1 << 20  # the highest number of a turn
 LONGEST_TEXT = 1 << 30  # characters of what prompt and answer say
 _STATUS = {TurnVerdict.KEPT: 200, TurnVerdict.BEHIND: 409, TurnVerdict.BAD_TURN: 400}
@@ -45,6 +46,7 @@ class TurnKeeper:
     ) -> None:
         self._job_uid, self._wanted, self._bounds = job_uid, wanted, bounds
         self._refused = refused
+        self._longest = _TURN_BYTES + _TOKEN_BYTES * (bounds.positions or MAX_POSITIONS)
         self.kept = KeptTurns(counted)
         self._reading = 0
 
@@ -74,7 +76,8 @@ class TurnKeeper:
             return web.json_response({"error": "too many turns"}, status=503)
         self._reading += 1
         try:
-            found = await read_posted(request, _read, refused=self._refused)
+            bounded = request.clone(client_max_size=self._longest)
+            found = await read_posted(bounded, _read, refused=self._refused)
         finally:
             self._reading -= 1
         return found if isinstance(found, web.Response) else self._answer(self.add(*found))

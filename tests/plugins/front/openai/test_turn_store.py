@@ -66,7 +66,7 @@ class Coordinator:
 
     @asynccontextmanager
     async def reached(self) -> AsyncIterator[tuple[TurnStore, str]]:
-        application = web.Application(middlewares=[self._fail], client_max_size=10_000)
+        application = web.Application(middlewares=[self._fail])
         application.router.add_get("/", self.keeper.give)
         application.router.add_post("/", self.keeper.take)
         application.router.add_delete("/", self.keeper.drop)
@@ -166,7 +166,11 @@ async def test_who_wants_none_and_who_is_another_job_keep_none() -> None:
 
 @pytest.mark.parametrize(
     ("body", "status"),
-    [(b"{", 400), (to_json(TURN).replace(",", ",\n").encode(), 400), (b" " * 10_001, 413)],
+    [
+        (b"{", 400),
+        (to_json(TURN).replace(",", ",\n").encode(), 400),
+        (b" " * (2**16 + 16 * 64 + 1), 413),
+    ],
 )
 async def test_what_cannot_be_read_is_refused(body: bytes, status: int) -> None:
     coordinator = Coordinator()

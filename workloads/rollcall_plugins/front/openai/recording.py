@@ -54,6 +54,7 @@ DELIVER_SECONDS = 30.0  # for a trajectory, with all attempts
 ATTEMPT_SECONDS = 10.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0
 RECORD_SECONDS = 30.0  # for an answer, also while others of its trajectory come
+_ENDED = "has its reward already, or has lost its earlier answers"
 _WHY = {
     TurnVerdict.ENDED: "has its reward already",
     TurnVerdict.LOST: "has lost its earlier answers: the trainer has restarted, or it was idle for "
@@ -145,7 +146,7 @@ class Recording:
             wanted = f"letters, digits and . _ : -, at most {MAX_TRAJECTORY_NAME}"
             raise BadRequestError(f"{TRAJECTORY_HEADER} may have {wanted}", TRAJECTORY_HEADER)
         if self._records.has_ended(given) or given in self._rewarding:
-            raise RefusedTrajectoryError(409, f"the trajectory {given} has its reward already")
+            raise RefusedTrajectoryError(409, f"the trajectory {given} {_ENDED}")
         if self._job.data.from_front:
             await self._catch_up(given)
         return given
@@ -265,7 +266,7 @@ class Recording:
             problem = "this job does not train on trajectories: spec.data.prompts is not "
             raise RefusedTrajectoryError(409, f"{problem}builtin:front")
         if self._records.has_ended(name) or name in self._rewarding:
-            raise RefusedTrajectoryError(409, f"the trajectory {name[:200]} has its reward already")
+            raise RefusedTrajectoryError(409, f"the trajectory {name[:200]} {_ENDED}")
         if NAME.fullmatch(name):
             await self._catch_up(name)
         trajectory = self._records.find(name)
