@@ -13,6 +13,7 @@ from rollcall_plugins.rewards.math_verify import reward as mathematics
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
 from rollcall_protocol.prompts import kept_turns, reward_error_share, trajectory_groups
+from rollcall_protocol.wire import trajectories
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, row_mix, travelling_columns
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
@@ -50,6 +51,7 @@ PROMISES = {
         f"`maxTrajectories` ({FRONT.most_trajectories:,}) without a reward",
         f"`maxTokens` ({FRONT.most_tokens:,}, some 100 bytes of memory each)",
         f"`trajectorySeconds` ({FRONT.trajectory_seconds:.0f}) after its last answer",
+        f"it would be more than {trajectories.MOST_PARTS} samples",
         f"in all {kept_turns.MOST_KEPT:,} of {kept_turns.MOST_BYTES >> 30} GiB in the trainer's",
         f"While the coordinator does not answer for {turn_store.REACH_SECONDS:.0f} s",
         f"does not answer for {recording.DELIVER_SECONDS:.0f} s",

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from rollcall_protocol.wire.generation import NewTokens
 from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Version
-from rollcall_protocol.wire.messages import Completion, PromptLease, Sample
+from rollcall_protocol.wire.messages import ALONE, Completion, PromptLease, Sample
 from rollcall_protocol.wire.partial_responses import (
     NOT_SAMPLED,
     PartialReport,
@@ -37,6 +37,7 @@ class SampleFault(StrEnum):
     VERSION = "version"
     REWARD = "reward"
     REWARD_ERROR = "reward_error"
+    TRAJECTORY = "trajectory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,9 @@ class SampleBounds:
             bad = self.check_sample(sample, before=len(lease.tokens), newest=newest)
             if bad is not None:
                 return BadSamples(bad.fault, f"sample {number}: {bad.problem}")
+            if not (ALONE <= sample.trajectory < (count if self.given_tokens else 0)):
+                problem = f"sample {number}: it is a part of trajectory {sample.trajectory}"
+                return BadSamples(SampleFault.TRAJECTORY, problem)
         return None
 
     def check_sample(

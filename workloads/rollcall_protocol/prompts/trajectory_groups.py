@@ -8,9 +8,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from rollcall_protocol.wire.messages import Sample
+from rollcall_protocol.wire.messages import ALONE, Sample
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
-from rollcall_protocol.wire.trajectories import FinishedTrajectory
+from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryPart
 
 MOST_GROUPS = 4096  # that are not whole; the oldest goes first
 MOST_TOKENS = 1 << 26  # of these, some 100 bytes each; likewise
@@ -47,9 +47,10 @@ class TrajectoryGroups:
         return trajectory in self._known
 
     def fits(self, trajectory: FinishedTrajectory) -> bool:
-        """Whether it shares its beginning with those that are in its group."""
+        """Whether its parts share their beginning, and that of those that are in its group."""
         group = self._open.get(_key(trajectory))
-        return group is None or group.members[0].prompt[0] == trajectory.prompt[0]
+        first = (group.members[0] if group else trajectory).prompt[0]
+        return all(part.prompt[0] == first for part in trajectory.parts)
 
     def add(
         self, trajectory: FinishedTrajectory, now: float
@@ -84,28 +85,43 @@ class TrajectoryGroups:
 def as_samples(
     group: Sequence[FinishedTrajectory],
 ) -> tuple[tuple[int, ...], tuple[Sample, ...]]:
-    """The tokens that all prompts begin with, and each trajectory as a sample behind them.
+    """The tokens that all prompts begin with, and each trajectory's parts as samples behind them.
 
     What is left of a prompt is given, as an environment's tokens are.
     """
-    shared = min((one.prompt for one in group), key=len)
-    for one in group:
-        while one.prompt[: len(shared)] != shared:
-            shared = shared[: _common(shared, one.prompt)]
-    return shared, tuple(_behind(one, len(shared)) for one in group)
+    prompts = [part.prompt for one in group for part in one.parts]
+    shared = min(prompts, key=len)
+    for prompt in prompts:
+        while prompt[: len(shared)] != shared:
+            shared = shared[: _common(shared, prompt)]
+    return shared, tuple(
+        _behind(part, len(shared), trajectory=number if len(one.parts) > 1 else ALONE)
+        for number, one in enumerate(group)
+        for part in one.parts
+    )
+
+
+def rewards_of(samples: Sequence[Sample]) -> tuple[float, ...]:
+    """One for each trajectory, however many samples it is."""
+    firsts = dict[tuple[int, int], float]()
+    for place, sample in enumerate(samples):
+        own = place if sample.trajectory == ALONE else ALONE
+        firsts.setdefault((sample.trajectory, own), sample.reward)
+    return tuple(firsts.values())
 
 
 def _tokens(group: _OpenGroup) -> int:
-    return sum(len(one.prompt) + len(one.sample.tokens) for one in group.members)
+    return sum(one.tokens for one in group.members)
 
 
-def _behind(one: FinishedTrajectory, shared: int) -> Sample:
-    rest, sample = one.prompt[shared:], one.sample
+def _behind(part: TrajectoryPart, shared: int, *, trajectory: int) -> Sample:
+    rest, sample = part.prompt[shared:], part.sample
     return Sample(
         (*rest, *sample.tokens),
         (*([0.0] * len(rest)), *sample.logprobs),
         (*([NOT_SAMPLED] * len(rest)), *sample.versions),
         sample.reward,
+        trajectory=trajectory,
     )
 
 

@@ -297,6 +297,10 @@ class ReconnectRequest:
 # --- completions (their own listener) ----------------------------------------------------------
 
 
+ALONE = -1
+"""In the place of a trajectory's number: the sample is all of one."""
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One response. Each token has its behaviour log-probability and its weight version, or 0 and
@@ -305,6 +309,9 @@ class Sample:
     For people to look at: `parts` are the numbers of the parts of the reward, without weights and
     in the job's order, none if it is no sum; `seconds` is how long the rollout took that finished
     the response.
+
+    `trajectory`: samples of one number are parts of one trajectory, and have its reward. ALONE: the
+    sample is all of one.
     """
 
     tokens: tuple[int, ...]
@@ -313,6 +320,7 @@ class Sample:
     reward: float
     parts: tuple[float, ...] = ()
     seconds: float = 0.0
+    trajectory: int = ALONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A trajectory of an agent: its turns as the front sampled them, and all of it with its reward."""
+"""A trajectory of an agent: its turns as the front sampled them, and its samples with a reward."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,6 +8,7 @@ from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.partial_responses import Response
 
 MAX_TRAJECTORY_NAME = 128  # characters
+MOST_PARTS = 64  # of a trajectory
 MAX_END = 256  # characters of the token that ends an answer
 DIGEST = 64  # characters of a SHA-256
 
@@ -65,20 +66,38 @@ class TurnVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class TrajectoryPart:
+    """Answers that are one sequence: `prompt` has the tokens before the first sampled one, `sample`
+    all others: sampled, or given by the agent between its requests (version NOT_SAMPLED).
+    """
+
+    prompt: tuple[int, ...]
+    sample: Sample
+
+
+@dataclass(frozen=True, slots=True)
 class FinishedTrajectory:
     """From the front to the coordinator; idempotent by `trajectory`.
 
-    `prompt` has the tokens before the first sampled one, `sample` all others: sampled, or given by
-    the agent between its requests (version NOT_SAMPLED). `oldest` is the oldest sampled token's
-    version. Trajectories of one `group` are compared; without a name those of the same prompt.
+    Each of its `parts` has its reward. `oldest` is the oldest sampled token's version. Trajectories
+    of one `group` are compared; without a name those whose first prompt is the same.
     """
 
     job_uid: str
     trajectory: str
     group: str
-    prompt: tuple[int, ...]
-    sample: Sample
+    parts: tuple[TrajectoryPart, ...]
     oldest: Version
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """The tokens before its first answer."""
+        return self.parts[0].prompt
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens all parts have."""
+        return sum(len(part.prompt) + len(part.sample.tokens) for part in self.parts)
 
 
 class TrajectoryVerdict(StrEnum):

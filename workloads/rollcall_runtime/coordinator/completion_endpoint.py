@@ -10,6 +10,7 @@ from aiohttp import web
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.messages import Completion
+from rollcall_protocol.wire.trajectories import MOST_PARTS
 from rollcall_runtime.coordinator.posted_body import read_posted
 from rollcall_runtime.membership.long_messages import load_message
 from rollcall_runtime.worker.auth import current_caller, impersonation
@@ -33,6 +34,7 @@ def longest_completion(config: JobConfig, bounds: SampleBounds) -> int:
     """Bytes of the longest completion that a rollout of this job can send."""
     evaluation, positions = config.evaluation, bounds.positions or MAX_POSITIONS
     samples = max(config.algorithm.group_size, evaluation.samples if evaluation else 0)
+    samples = max(samples, MOST_PARTS if config.data.from_front else 0)
     own = samples * (_SAMPLE_BYTES + positions * _TOKEN_BYTES)
     return min(_COMPLETION_BYTES + own, MAX_COMPLETION_BYTES)
 

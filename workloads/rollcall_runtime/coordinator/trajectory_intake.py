@@ -16,7 +16,9 @@ from rollcall_protocol.wire.trajectories import (
     DONE,
     LATER,
     MAX_TRAJECTORY_NAME,
+    MOST_PARTS,
     FinishedTrajectory,
+    TrajectoryPart,
     TrajectoryVerdict,
 )
 from rollcall_runtime.coordinator.posted_body import read_posted
@@ -120,13 +122,19 @@ class TrajectoryIntake:
         names = (finished.trajectory, finished.group)
         if not finished.trajectory or max(map(len, names)) > MAX_TRAJECTORY_NAME:
             return True
-        sampled = [version for version in finished.sample.versions if version >= 0]
-        if not sampled or not 0 <= finished.oldest.number <= min(sampled):
+        rewards = {part.sample.reward for part in finished.parts}
+        if not 0 < len(finished.parts) <= MOST_PARTS or len(rewards) > 1:
             return True
-        bounds, before = self._bounds, len(finished.prompt)
+        return any(self._is_bad_part(part, finished.oldest, newest) for part in finished.parts)
+
+    def _is_bad_part(self, part: TrajectoryPart, oldest: Version, newest: Version) -> bool:
+        sampled = [version for version in part.sample.versions if version >= 0]
+        if not sampled or not 0 <= oldest.number <= min(sampled):
+            return True
+        bounds, before = self._bounds, len(part.prompt)
         return (
-            bounds.check_request(finished.prompt, Response()) is not None
-            or bounds.check_sample(finished.sample, before=before, newest=newest) is not None
+            bounds.check_request(part.prompt, Response()) is not None
+            or bounds.check_sample(part.sample, before=before, newest=newest) is not None
         )
 
 

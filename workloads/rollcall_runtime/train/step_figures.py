@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from rollcall_protocol.job_config import EvaluationConfig
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.prompts.trajectory_groups import rewards_of
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.train.learning_judge import ADVANTAGES, CUT_OFF
 from rollcall_runtime.train.response_ends import ResponseEnds
@@ -30,7 +31,9 @@ def step_figures(
     behind = [(len(item.lease.tokens), each) for item in batch for each in item.completion.samples]
     samples = [sample for _, sample in behind]
     figures = {
-        **_spread("reward", [sample.reward for sample in samples]),
+        **_spread(
+            "reward", [reward for item in batch for reward in rewards_of(item.completion.samples)]
+        ),
         **_spread("response_length", [len(sample.tokens) for sample in samples]),
         **({CUT_OFF: ends.share_cut_off(behind)} if ends and behind else {}),
         **_spread("staleness", [item.age for item in batch]),

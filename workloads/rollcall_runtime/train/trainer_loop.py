@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeVar
 from rollcall_protocol.job_config import JobConfig
 from rollcall_protocol.prompts.ledger_state import LedgerState
 from rollcall_protocol.prompts.prompt_ledger import CompletedPrompt
+from rollcall_protocol.prompts.trajectory_groups import rewards_of
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.learning import LearningReport
 from rollcall_runtime.coordinator.sync_group_driver import Publication
@@ -259,7 +260,7 @@ class TrainerLoop:
             await cancel_all([task, stopped])
 
     def _record_step(self, batch: Sequence[CompletedPrompt], result: StepResult) -> None:
-        rewards = [sample.reward for item in batch for sample in item.completion.samples]
+        rewards = [each for item in batch for each in rewards_of(item.completion.samples)]
         self._reward = sum(rewards) / len(rewards)
         metrics = self._metrics
         metrics.step.set(self._rank.step)

@@ -32,7 +32,8 @@ async def two_turns(
         assert len(rollout.engine.requests) == 2
         status, body = await reward(client, reward=1.0)
     assert (status, body) == (200, {"verdict": "counted"})
-    assert sender.sent[0].sample.versions.count(0) == sum(map(len, said)) + 2
+    (part,) = sender.sent[0].parts
+    assert part.sample.versions.count(0) == sum(map(len, said)) + 2
 
 
 def weather(city: str) -> str:

@@ -70,16 +70,17 @@ async def test_turns_at_two_pods_by_turns_are_one_sample() -> None:
             assert (await reward(client, reward=0.5))[0] == 409, "it has its reward"
             assert (await status_of(client, ASK))[0] == 409
     (sent,) = sender.sent
-    assert sent.prompt == prompts[0]
-    assert (*sent.prompt, *sent.sample.tokens) == (*prompts[3], *expected(prompts[3], 6))
-    assert sent.sample.versions.count(2) == 24
+    (part,) = sent.parts
+    assert part.prompt == prompts[0]
+    assert (*part.prompt, *part.sample.tokens) == (*prompts[3], *expected(prompts[3], 6))
+    assert part.sample.versions.count(2) == 24
     known = [turn.known for turn in store.added]
     assert known == [0, *(len(prompt) + 6 for prompt in prompts[:3])], "each token is sent once"
 
 
 async def test_two_requests_at_once_at_two_pods_are_both_kept_in_one_order() -> None:
-    store = MemoryStore()
-    async with replicas(store, Sender(), pause=0.002) as (one, other, _):
+    store, sender = MemoryStore(), Sender()
+    async with replicas(store, sender, pause=0.002) as (one, other, _):
         said = await say(one, ASK)
         both = [{"role": "user", "content": text} for text in ("left", "right")]
         await asyncio.gather(
@@ -90,9 +91,12 @@ async def test_two_requests_at_once_at_two_pods_are_both_kept_in_one_order() -> 
         )
         for pod in (one, other):
             assert (await status_of(pod, ASK))[0] == 200
+        assert (await reward(other, reward=1))[0] == 200
     assert [turn.number for turn in store.added] == [0, 1, 2, 3, 4]
     verdict, turns = store.keeper.kept.since("t-1", 0)
     assert (verdict, len(turns)) == (TurnVerdict.KEPT, 5)
+    sampled = [part.sample.versions.count(2) for part in sender.sent[0].parts]
+    assert sum(sampled) == 5 * 6, "each sampled token is in one sample"
 
 
 async def test_what_an_earlier_trainer_kept_is_refused_by_all_pods() -> None:
@@ -122,7 +126,8 @@ async def test_an_answer_that_the_trainer_did_not_take_is_not_given() -> None:
         await say(other, ASK, answer(said), GO_ON)
         assert (await reward(one, reward=1))[0] == 200
     (sent,) = sender.sent
-    assert sent.sample.versions.count(2) == 12
+    (part,) = sent.parts
+    assert part.sample.versions.count(2) == 12
 
 
 async def test_an_answer_is_kept_before_the_agent_has_the_end_of_its_stream(

@@ -48,6 +48,7 @@ async def test_a_call_and_its_result_are_items_of_one_trajectory(
         _, second = await client.post("/v1/responses", {**ASK, "input": items})
         assert (await reward(client, reward=1.0))[0] == 200
         (_, asked) = rollout.engine.requests
+    assert len(sender.sent[0].parts) == 1
     assert (first["object"], first["status"]) == ("response", "completed")
     assert message["content"] == [{"type": "output_text", "text": "I look.", "annotations": []}]
     assert (call["type"], call["name"], call["arguments"]) == (

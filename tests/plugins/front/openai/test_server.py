@@ -446,7 +446,7 @@ async def test_a_response_of_two_rollouts_is_as_old_as_its_oldest_token(
         await say(client, ASK)
         assert (await reward(client, reward=1))[0] == 200
     (sent,) = sender.sent
-    assert sent.sample.versions == (2, 2, 5, 5, 5, 5)
+    assert sent.parts[0].sample.versions == (2, 2, 5, 5, 5, 5)
     assert sent.oldest == Version(Lineage(1, 1), 2)
 
 
@@ -582,10 +582,11 @@ async def test_a_trajectory_of_two_turns_is_one_sample() -> None:
     sampled, given = expected(first, 6), second[len(first) + 6 :]
     assert second[: len(first) + 6] == (*first, *sampled), "sampled tokens stay as they are"
     assert tokenizer().decode(given, special=True).startswith("<|im_end|>\n<|im_start|>user\ngo on")
-    assert sent.prompt == first
-    assert sent.sample.tokens == (*sampled, *given, *expected(second, 6))
-    assert sent.sample.versions == (*(2,) * 6, *(NOT_SAMPLED,) * len(given), *(2,) * 6)
-    assert (sent.sample.reward, sent.group, sent.trajectory) == (0.5, "task-1", "t-1")
+    (part,) = sent.parts
+    assert part.prompt == first
+    assert part.sample.tokens == (*sampled, *given, *expected(second, 6))
+    assert part.sample.versions == (*(2,) * 6, *(NOT_SAMPLED,) * len(given), *(2,) * 6)
+    assert (part.sample.reward, sent.group, sent.trajectory) == (0.5, "task-1", "t-1")
     assert sent.oldest == Version(Lineage(1, 1), 2)
 
 
@@ -663,13 +664,15 @@ async def test_every_answer_has_the_name_of_its_trajectory_also_one_that_the_fro
     assert len(set(names)) == 2
 
 
-async def test_two_answers_to_one_prompt_are_no_trajectory() -> None:
+async def test_two_answers_to_one_prompt_are_two_samples() -> None:
     sender = Sender()
     async with counting_rollout() as rollout, training(rollout, sender) as client:
         await say(client, ASK, n=2)
-        status, body = await reward(client, reward=1)
-    assert (status, sender.sent) == (409, [])
-    assert "does not begin with the tokens" in body["error"]["message"]
+        assert (await reward(client, reward=1))[0] == 200
+    (sent,) = sender.sent
+    first, second = sent.parts
+    assert first.prompt == second.prompt == tuple(tokenizer().encode(PROMPT))
+    assert len(first.sample.tokens) == len(second.sample.tokens) == 6
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from rollcall_runtime.worker.errors import SpecError
 from tests.plugins.front.openai.front_client import FROM_FRONT
 from tests.plugins.front.openai.scripted_model import (
     CALL,
+    TEMPLATE,
     WEATHER,
     messages,
     scripted,
@@ -162,12 +163,13 @@ async def test_a_call_stays_as_it_was_sampled(monkeypatch: pytest.MonkeyPatch, s
     tail = "<|im_start|>tool\nrain<|im_end|>\n" * len(results)
     assert read == f"{said}<|im_end|>\n{tail}<|im_start|>assistant\n"
     (sent,) = sender.sent
-    assert sent.prompt == first
-    assert sent.sample.versions.count(0) == len(said) + len("It rains.") + 2
+    (part,) = sent.parts
+    assert part.prompt == first
+    assert part.sample.versions.count(0) == len(said) + len("It rains.") + 2
 
 
 @pytest.mark.parametrize("changed", ["content", "arguments", "tools"])
-async def test_a_turn_that_the_agent_changed_is_not_trained_on(
+async def test_a_turn_behind_one_that_the_agent_changed_is_a_sample_of_its_own(
     monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
     sender = Sender()
@@ -177,7 +179,7 @@ async def test_a_turn_that_the_agent_changed_is_not_trained_on(
         "It rains.",
         job=FROM_FRONT,
         sender=sender,  # type: ignore[arg-type]
-    ) as (client, _):
+    ) as (client, rollout):
         client.session.headers["X-Rollcall-Trajectory"] = "t-1"
         _, body = await client.post(CHAT, WITH_TOOLS)
         answer = body["choices"][0]["message"]
@@ -190,9 +192,48 @@ async def test_a_turn_that_the_agent_changed_is_not_trained_on(
         else:
             more["tools"] = [WEATHER, WEATHER]
         assert (await client.post(CHAT, more))[0] == 200
-        status, body = await reward(client, reward=1.0)
-    assert status == 409
-    assert "does not begin with the tokens" in body["error"]["message"]
+        assert (await reward(client, reward=1.0))[0] == 200
+        prompts = [request.prompt for request in rollout.engine.requests]
+    (sent,) = sender.sent
+    assert [part.prompt for part in sent.parts] == prompts
+    assert [len(part.sample.tokens) for part in sent.parts] == [len(CALL) + 1, len("It rains.") + 1]
+
+
+WITHOUT_THOUGHTS = TEMPLATE.replace(
+    "{{ message.role + '\\n' + message.content }}",
+    "{{ message.role + '\\n' + (message.content if loop.last else "
+    "message.content.split('</think>')[-1]) }}",
+)
+
+
+async def test_turns_whose_template_drops_thoughts_are_a_sample_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Qwen3's does, behind another message of the user."""
+    said = [f"<think>hm {at}</think>so {at}" for at in range(3)]
+    sender, reader = Sender(), tool_reader(tool_tokenizer(WITHOUT_THOUGHTS))
+    async with scripted(
+        monkeypatch,
+        *said,
+        job=FROM_FRONT,
+        reader=reader,
+        sender=sender,  # type: ignore[arg-type]
+    ) as (client, rollout):
+        client.session.headers["X-Rollcall-Trajectory"] = "t-1"
+        messages: list[dict[str, Any]] = [*ASK]
+        for _ in said:
+            _, body = await client.post(CHAT, {"messages": messages})
+            messages += [body["choices"][0]["message"], {"role": "user", "content": "on"}]
+        assert (await reward(client, reward=0.5))[0] == 200
+        prompts = [request.prompt for request in rollout.engine.requests]
+    own = tool_tokenizer()
+    assert "hm 0" not in own.decode(prompts[1], special=True)
+    (sent,) = sender.sent
+    assert [part.prompt for part in sent.parts] == prompts
+    sampled = [(*own.encode(text), 2) for text in said]
+    assert [part.sample.tokens for part in sent.parts] == sampled
+    assert [set(part.sample.logprobs) for part in sent.parts] == [{-0.5}] * 3
+    assert [part.sample.reward for part in sent.parts] == [0.5] * 3
 
 
 # --- how a model writes calls --------------------------------------------------------------------

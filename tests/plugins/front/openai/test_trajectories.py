@@ -13,7 +13,7 @@ from rollcall_plugins.front.openai.trajectories import (
 )
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
-from rollcall_protocol.wire.trajectories import Digest
+from rollcall_protocol.wire.trajectories import MOST_PARTS, Digest
 
 
 def completion(
@@ -39,17 +39,19 @@ def known(one: TrajectoryRecords, *names: str) -> list[str]:
 
 
 def test_one_completion_is_a_prompt_and_what_was_sampled() -> None:
-    prompt, sample, oldest = trajectory(completion((1, 2), 7, 8)).sample(0.5)
-    assert prompt == (1, 2)
+    (part,), oldest = trajectory(completion((1, 2), 7, 8)).parts(0.5)
+    sample = part.sample
+    assert part.prompt == (1, 2)
     assert (sample.tokens, sample.versions, sample.reward) == ((7, 8), (3, 3), 0.5)
     assert oldest.number == 3
 
 
 def test_what_the_agent_adds_between_its_requests_is_given() -> None:
-    prompt, sample, oldest = trajectory(
+    (part,), oldest = trajectory(
         completion((1, 2), 7, 8), completion((1, 2, 7, 8, 4, 4), 9, number=5)
-    ).sample(1.0)
-    assert prompt == (1, 2)
+    ).parts(1.0)
+    sample = part.sample
+    assert part.prompt == (1, 2)
     assert sample.tokens == (7, 8, 4, 4, 9)
     assert sample.versions == (3, 3, NOT_SAMPLED, NOT_SAMPLED, 5)
     assert sample.logprobs == (-0.5, -0.5, 0.0, 0.0, -0.5)
@@ -57,19 +59,42 @@ def test_what_the_agent_adds_between_its_requests_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("second", "reason"),
+    "second",
     [
-        (completion((1, 2, 7), 9), "completion 1"),  # a token of the response is missing
-        (completion((1, 2, 6, 8, 4), 9), "completion 1"),  # other tokens say the same text
-        (completion((1, 2), 9), "completion 1"),  # another answer to the same prompt
-        (completion((1, 2, 7, 8), 9, usual=False), "temperature"),
+        (1, 2, 7),  # a token of the response is missing
+        (1, 2, 6, 8, 4),  # other tokens say the same text
+        (1, 2),  # another answer to the same prompt
+        (5,),
     ],
+    ids=str,
 )
-def test_what_is_not_one_sequence_is_refused_with_the_reason(
-    second: RecordedCompletion, reason: str
-) -> None:
-    with pytest.raises(UntrainableError, match=reason):
-        trajectory(completion((1, 2), 7, 8), second).sample(1.0)
+def test_what_does_not_go_on_is_a_sample_of_its_own(second: tuple[int, ...]) -> None:
+    made = trajectory(
+        completion((1, 2), 7, 8, number=5),
+        completion(second, 9),
+        completion((*second, 9, 4), 6, number=4),
+    )
+    (first, other), oldest = made.parts(0.5)
+    assert (first.prompt, first.sample.tokens, first.sample.versions) == ((1, 2), (7, 8), (5, 5))
+    assert (other.prompt, other.sample.tokens) == (second, (9, 4, 6))
+    assert other.sample.versions == (3, NOT_SAMPLED, 4)
+    assert other.sample.logprobs == (-0.5, 0.0, -0.5)
+    assert (first.sample.reward, other.sample.reward, oldest.number) == (0.5, 0.5, 3)
+    assert made.tokens == 4 + len(second) + 3
+
+
+def test_what_was_sampled_in_another_way_is_refused_with_the_reason() -> None:
+    second = completion((1, 2, 7, 8), 9, usual=False)
+    with pytest.raises(UntrainableError, match=r"completion 1 .* temperature"):
+        trajectory(completion((1, 2), 7, 8), second).parts(1.0)
+
+
+def test_a_trajectory_has_a_bounded_number_of_samples() -> None:
+    made = trajectory(*(completion((at,), 7) for at in range(MOST_PARTS)))
+    assert len(made.parts(1.0)[0]) == MOST_PARTS
+    made.add(completion((MOST_PARTS,), 7))
+    with pytest.raises(UntrainableError, match=f"more than {MOST_PARTS} of its prompts"):
+        made.parts(1.0)
 
 
 def test_the_longest_idle_are_forgotten_beyond_the_number() -> None:
@@ -100,19 +125,8 @@ def test_a_trajectory_of_many_turns_needs_room_for_each_token_once() -> None:
     assert known(one, "a", "b") == ["a", "b"]
     found = one.find("a")
     assert found.tokens == len(sequence) - 1, "the last answer is not followed by anything"
-    prompt, sample, _ = found.sample(1.0)
-    assert (*prompt, *sample.tokens, 4) == sequence
-
-
-def test_of_what_is_not_one_sequence_the_last_is_kept() -> None:
-    one = records(most_tokens=8)
-    one.record("a", completion((1, 2), 7, 8), 0.0)
-    one.record("a", completion((5, 5), 7, 8), 1.0)
-    one.record("b", completion((1, 2), 7, 8), 2.0)
-    found = one.find("a")
-    assert found.sequence() == (5, 5, 7, 8)
-    with pytest.raises(UntrainableError, match="completion 1"):
-        found.sample(1.0)
+    (part,), _ = found.parts(1.0)
+    assert (*part.prompt, *part.sample.tokens, 4) == sequence
 
 
 def test_the_idle_are_forgotten_after_their_time() -> None:

@@ -13,10 +13,15 @@ from rollcall_plugins.front.openai.recording import TrajectorySender
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import decode, parse
 from rollcall_protocol.wire.messages import Sample
-from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict
+from rollcall_protocol.wire.trajectories import (
+    FinishedTrajectory,
+    TrajectoryPart,
+    TrajectoryVerdict,
+)
 
 SAMPLE = Sample((7,), (-0.5,), (0,), 1.0)
-FINISHED = FinishedTrajectory("uid", "t-1", "", (1, 2), SAMPLE, Version(Lineage(1, 1), 0))
+PARTS = (TrajectoryPart((1, 2), SAMPLE), TrajectoryPart((1, 3), SAMPLE))
+FINISHED = FinishedTrajectory("uid", "t-1", "", PARTS, Version(Lineage(1, 1), 0))
 
 
 class Coordinator:

@@ -71,6 +71,16 @@ def test_a_value_out_of_its_bounds_is_found_in_any_sample(
     assert fault(sent(bad, GOOD)) is fault(sent(GOOD, bad)) is expected
 
 
+def test_a_rollout_gives_no_parts_of_trajectories() -> None:
+    part = replace(GOOD, trajectory=1)
+    assert fault(sent(GOOD, part)) is SampleFault.TRAJECTORY
+    of_agents = replace(BOUNDS, given_tokens=True)
+    assert fault(sent(part, part), of_agents) is None
+    for number in (2, -2):
+        odd = replace(GOOD, trajectory=number)
+        assert fault(sent(GOOD, odd), of_agents) is SampleFault.TRAJECTORY
+
+
 @pytest.mark.parametrize("count", [0, 1, 3, 800])
 def test_another_number_of_samples_than_asked_for_is_bad(count: int) -> None:
     assert fault(sent(*[GOOD] * count)) is SampleFault.GROUP_SIZE

@@ -1,12 +1,14 @@
 """Trajectories of agents: gathered into groups, each once, as samples of one prompt."""
 
+from dataclasses import replace
+
 import pytest
 
 from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups, as_samples
 from rollcall_protocol.wire.ids import Lineage, Version
-from rollcall_protocol.wire.messages import Sample
+from rollcall_protocol.wire.messages import ALONE, Sample
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
-from rollcall_protocol.wire.trajectories import FinishedTrajectory
+from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryPart
 
 PROMPT = (1, 5, 6)
 
@@ -21,7 +23,13 @@ def trajectory(
 ) -> FinishedTrajectory:
     sample = Sample((7, 8), (-1.0, -2.0), (number, number), reward)
     oldest = Version(Lineage(1, 1), number)
-    return FinishedTrajectory("job-uid", name, group, prompt, sample, oldest)
+    parts = (TrajectoryPart(prompt, sample),)
+    return FinishedTrajectory("job-uid", name, group, parts, oldest)
+
+
+def with_part(one: FinishedTrajectory, prompt: tuple[int, ...]) -> FinishedTrajectory:
+    (part,) = one.parts
+    return replace(one, parts=(part, replace(part, prompt=prompt)))
 
 
 def groups(size: int = 2) -> TrajectoryGroups:
@@ -73,6 +81,20 @@ def test_one_without_the_same_first_token_does_not_fit() -> None:
     one.add(trajectory("a", group="task-1"), 0.0)
     assert one.fits(trajectory("b", group="task-1"))
     assert not one.fits(trajectory("b", group="task-1", prompt=(2, 5, 6)))
+    assert not one.fits(with_part(trajectory("c"), (2, 5))), "its parts differ"
+
+
+def test_a_trajectory_of_several_parts_is_one_of_its_group() -> None:
+    one = groups()
+    split = with_part(trajectory("a"), (1, 5, 9))
+    assert one.add(split, 0.0) is None
+    whole = one.add(trajectory("b"), 0.0)
+    assert whole == (split, trajectory("b"))
+    tokens, samples = as_samples(whole)
+    assert tokens == (1, 5)
+    assert [sample.tokens for sample in samples] == [(6, 7, 8), (9, 7, 8), (6, 7, 8)]
+    assert [sample.trajectory for sample in samples] == [0, 0, ALONE]
+    assert split.tokens == 10
 
 
 def test_what_prompts_have_in_common_is_the_prompt_and_the_rest_is_given() -> None:

@@ -12,12 +12,13 @@ import pytest
 from rollcall_protocol import pod_contract
 from rollcall_protocol.data_config import FRONT, DataConfig, DataSource
 from rollcall_protocol.prompts.ledger_state import LedgerState
+from rollcall_protocol.prompts.trajectory_groups import rewards_of
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
-from rollcall_protocol.wire.messages import Draining, PromptCredit, Sample, loads
+from rollcall_protocol.wire.messages import ALONE, Draining, PromptCredit, Sample, loads
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
-from rollcall_protocol.wire.trajectories import FinishedTrajectory
+from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryPart
 from rollcall_runtime.sync.weights.tickets import sign_ticket
 from tests.unit.rollcall_runtime.coordinator.fake_group import ADDRESS, CONFIG, Group, eventually
 from tests.unit.rollcall_runtime.credentials import bearer
@@ -63,7 +64,8 @@ def finished(
     assert own is not None
     versions = (0, NOT_SAMPLED, 0)
     sample = sample or Sample((3, 4, 5), (-1.0, 0.0, -1.0), versions, reward)
-    return FinishedTrajectory("job-uid", name, "", (1, 2), sample, Version(own, 0))
+    parts = (TrajectoryPart((1, 2), sample),)
+    return FinishedTrajectory("job-uid", name, "", parts, Version(own, 0))
 
 
 async def post(group: Group, trajectory: FinishedTrajectory, *, pod: str = POD) -> tuple[int, str]:
@@ -128,6 +130,24 @@ async def test_a_group_of_trajectories_is_trained_on_once(tmp_path: Path) -> Non
         assert (state.counts.dispatched, state.counts.accepted) == (1, 1)
     async with serving(tmp_path / "again", state=state) as group:
         assert await post(group, finished(group, "t-1")) == (200, "duplicate")
+
+
+async def test_a_trajectory_of_several_samples_is_one_of_its_group(tmp_path: Path) -> None:
+    async with serving(tmp_path) as group, asyncio.timeout(10):
+        batch = asyncio.create_task(group.prompts.next_batch(0))
+        split = finished(group, "t-1")
+        (part,) = split.parts
+        other = TrajectoryPart((1, 2, 9), replace(GOOD, tokens=(6,)))
+        assert await post(group, replace(split, parts=(part, other))) == (200, "counted")
+        assert not batch.done(), "a group is of two trajectories"
+        assert await post(group, finished(group, "t-2", reward=0.0)) == (200, "counted")
+        (item,) = await batch
+        state = group.prompts.state()
+    samples = item.completion.samples
+    assert [sample.trajectory for sample in samples] == [0, 0, ALONE]
+    assert samples[1].tokens == (9, 6)
+    assert rewards_of(samples) == (1.0, 0.0)
+    assert (state.counts.dispatched, state.counts.accepted) == (1, 1)
 
 
 async def test_rollouts_get_no_prompts(tmp_path: Path) -> None:

@@ -9,16 +9,29 @@ from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.prompts.trajectory_groups import TrajectoryGroups
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.messages import Sample
-from rollcall_protocol.wire.trajectories import FinishedTrajectory, TrajectoryVerdict, TurnVerdict
+from rollcall_protocol.wire.trajectories import (
+    MOST_PARTS,
+    FinishedTrajectory,
+    TrajectoryPart,
+    TrajectoryVerdict,
+    TurnVerdict,
+)
 from rollcall_runtime.coordinator.trajectory_intake import TrajectoryIntake
 
 LINEAGE = Lineage(1, 1)
 NEWEST, OLDEST = 5, 2
+GOOD = Sample((7,), (-0.5,), (NEWEST,), 1.0)
 
 
 def trajectory(name: str, *, number: int = NEWEST, job: str = "uid") -> FinishedTrajectory:
     sample = Sample((7,), (-0.5,), (number,), 1.0)
-    return FinishedTrajectory(job, name, "", (1, 2), sample, Version(LINEAGE, number))
+    parts = (TrajectoryPart((1, 2), sample),)
+    return FinishedTrajectory(job, name, "", parts, Version(LINEAGE, number))
+
+
+def split(*samples: Sample) -> FinishedTrajectory:
+    parts = tuple(TrajectoryPart((1, 2), sample) for sample in samples)
+    return replace(trajectory("a"), parts=parts)
 
 
 class Intake:
@@ -58,6 +71,12 @@ def test_a_group_is_as_old_as_its_oldest_trajectory() -> None:
         ({}, trajectory("a", number=OLDEST), TrajectoryVerdict.COUNTED),
         ({}, trajectory("a", number=OLDEST - 1), TrajectoryVerdict.STALE),
         ({}, trajectory("a", number=NEWEST + 1), TrajectoryVerdict.BAD_SAMPLE),
+        ({}, split(*[GOOD] * MOST_PARTS), TrajectoryVerdict.COUNTED),
+        ({}, split(*[GOOD] * (MOST_PARTS + 1)), TrajectoryVerdict.BAD_SAMPLE),
+        ({}, split(), TrajectoryVerdict.BAD_SAMPLE),
+        ({}, split(GOOD, replace(GOOD, reward=0.0)), TrajectoryVerdict.BAD_SAMPLE),
+        ({}, split(GOOD, replace(GOOD, tokens=(64,))), TrajectoryVerdict.BAD_SAMPLE),
+        ({}, split(GOOD, replace(GOOD, versions=(OLDEST,))), TrajectoryVerdict.BAD_SAMPLE),
         ({}, trajectory("a", job="another"), TrajectoryVerdict.WRONG_JOB),
         (
             {},

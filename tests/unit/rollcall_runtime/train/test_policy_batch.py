@@ -1,5 +1,7 @@
 """Samples become rows whose masks and log-probabilities stand beside their targets."""
 
+from dataclasses import replace
+
 import pytest
 
 from rollcall_protocol.wire.messages import Sample
@@ -29,6 +31,17 @@ def test_each_row_has_its_reward_and_the_place_of_its_prompt() -> None:
     batch = policy_batch([(0, 1), (0, 1)], [[SHORT, LONG], [LONG, LONG]], version=5)
     assert batch.extras["rewards"].tolist() == [0.0, 1.0, 1.0, 1.0]
     assert batch.extras["groups"].tolist() == [0, 0, 1, 1]
+
+
+def test_samples_of_one_trajectory_share_a_number_and_what_it_counts() -> None:
+    def part(sample: Sample, number: int) -> Sample:
+        return replace(sample, trajectory=number)
+
+    split = [part(SHORT, 0), part(LONG, 0), LONG, part(LONG, 2), part(LONG, 2), SHORT]
+    batch = policy_batch([(0, 1), (0, 1)], [split, [LONG, part(LONG, 0)]], version=5)
+    assert batch.extras["trajectories"].tolist() == [0, 0, 1, 2, 2, 3, 4, 5]
+    shares = [2 / 5, 3 / 5, 1, 1 / 2, 1 / 2, 1, 1, 1]
+    assert batch.extras["shares"].tolist() == pytest.approx(shares)
 
 
 def test_nothing_is_no_batch() -> None:

@@ -1,6 +1,7 @@
 """The figures of a step have the field's names."""
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
@@ -31,6 +32,15 @@ def prompt(*rewards: float, age: int) -> CompletedPrompt:
     version = Version(Lineage(1, 1), 0)
     completion = Completion("job", MemberId("a", "b"), "lease", version, samples)
     return CompletedPrompt(PromptLease("lease", 0, (1,), len(samples), seed=0), completion, age)
+
+
+def test_a_trajectory_of_several_samples_has_one_reward() -> None:
+    item = prompt(0.0, 0.0, 1.0, age=0)
+    first, second, third = item.completion.samples
+    parts = (replace(first, trajectory=0), replace(second, trajectory=0), third)
+    split = replace(item, completion=replace(item.completion, samples=parts))
+    figures = step_figures([split], PolicyStepResult())
+    assert (figures["reward/mean"], figures["response_length/max"]) == (0.5, 3)
 
 
 def update(loss: float, norm: float, *, rate: float = 1e-3, **metrics: float) -> ModelUpdate:

@@ -274,13 +274,13 @@ class Recording:
             problem = "has no answer, or the trainer has restarted since"
             raise RefusedTrajectoryError(404, f"the trajectory {name[:200]} {problem}")
         try:
-            prompt, sample, oldest = trajectory.sample(reward)
+            parts, oldest = trajectory.parts(reward)
         except UntrainableError as error:
             self._end(name, "untrainable")
             with suppress(TimeoutError):  # then its time ends it
                 await self._store.end(name)
             raise RefusedTrajectoryError(409, f"the trajectory is dropped: {error}") from error
-        finished = FinishedTrajectory(self._job.uid, name, group, prompt, sample, oldest)
+        finished = FinishedTrajectory(self._job.uid, name, group, parts, oldest)
         self._rewarding.add(name)
         try:
             verdict = await self._sender.deliver(finished)

@@ -1,8 +1,9 @@
 """What a pod of the front knows of agents' trajectories that have no reward yet. Pure: no I/O, no
 clock. It is a copy of what the coordinator keeps, and may be forgotten at any time.
 
-A trajectory can be trained on if each of its completions goes on from the one before, token by
-token, so that it is one sequence: sampled tokens, and between them those that the agent gave.
+A completion that goes on from the one before, token by token, is one sequence with it: sampled
+tokens, and between them those that the agent gave. Any other one begins another sequence, so that a
+trajectory may be several samples; no sampled token is in two of them as sampled.
 """
 
 import re
@@ -13,14 +14,20 @@ from dataclasses import dataclass
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import Sample
 from rollcall_protocol.wire.partial_responses import NOT_SAMPLED, Response
-from rollcall_protocol.wire.trajectories import MAX_TRAJECTORY_NAME, Digest, TrajectoryTurn
+from rollcall_protocol.wire.trajectories import (
+    MAX_TRAJECTORY_NAME,
+    MOST_PARTS,
+    Digest,
+    TrajectoryPart,
+    TrajectoryTurn,
+)
 
 NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._:-]{{0,{MAX_TRAJECTORY_NAME - 1}}}")
 MOST_ENDED = 65_536  # names that may not be used again
 
 
 class UntrainableError(ValueError):
-    """A trajectory that cannot be one sample; the message says why."""
+    """A trajectory that gives no samples; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +49,34 @@ class RecordedCompletion:
     messages: Digest = Digest()  # noqa: RUF009
 
 
+class _Sequence:
+    """Completions of which each goes on from the one before."""
+
+    def __init__(self, prompt: tuple[int, ...]) -> None:
+        self.prompt = prompt
+        self._tokens: list[int] = []  # behind it
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self._tokens)
+
+    def whole(self) -> tuple[int, ...]:
+        return (*self.prompt, *self._tokens)
+
+    def add(self, completion: RecordedCompletion) -> None:
+        given, response = completion.prompt[len(self) :], completion.response
+        self._tokens += [*given, *response.tokens]
+        self._logprobs += [*([0.0] * len(given)), *response.logprobs]
+        self._versions += [*([NOT_SAMPLED] * len(given)), *response.versions]
+
+    def part(self, reward: float) -> TrajectoryPart:
+        columns = tuple(self._tokens), tuple(self._logprobs), tuple(self._versions)
+        return TrajectoryPart(self.prompt, Sample(*columns, reward))
+
+
 class Trajectory:
-    """The completions of one name so far, each token once.
+    """The completions of one name so far.
 
     `said`, `end` and `messages` are those of the last one. `used`: when it was needed last, seconds
     of the caller's clock. `count`: the number of completions.
@@ -52,46 +85,35 @@ class Trajectory:
     def __init__(self, name: str) -> None:
         self.name, self.end, self.used, self.count = name, "", 0.0, 0
         self.said, self.messages = Digest(), Digest()
-        self._prompt: tuple[int, ...] = ()  # of the first one
-        self._tokens: list[int] = []  # behind it
-        self._logprobs: list[float] = []
-        self._versions: list[int] = []
+        self._sequences: list[_Sequence] = []
         self._oldest: Version | None = None
         self._problem = ""
 
     @property
     def tokens(self) -> int:
         """How many tokens are kept."""
-        return len(self._prompt) + len(self._tokens)
+        return sum(map(len, self._sequences))
 
     def sequence(self) -> tuple[int, ...]:
         """The tokens of the last prompt and response."""
-        return (*self._prompt, *self._tokens)
+        return self._sequences[-1].whole() if self._sequences else ()
 
     def add(self, completion: RecordedCompletion) -> None:
-        """The next one. Where it does not go on from the one before, a new sequence begins."""
-        goes_on = completion.prompt[: self.tokens] == self.sequence()
-        if not goes_on:
-            self._problem = self._problem or (
-                f"the prompt of completion {self.count} does not begin with the tokens of "
-                "prompt and response before it"
-            )
+        """The next one. Where it does not go on from the one before, another sequence begins."""
+        before = self.sequence()
+        if not before or completion.prompt[: len(before)] != before:
+            self._sequences.append(_Sequence(completion.prompt))
+        self._sequences[-1].add(completion)
         if not completion.usual:
             self._problem = self._problem or (
                 f"completion {self.count} was not sampled with the job's temperature, top_p "
                 "and top_k (spec.algorithm.sampling), or it had a response_format"
             )
-        if not goes_on or not self.count:
-            self._prompt, self._tokens, self._logprobs, self._versions = (
-                completion.prompt,
-                [],
-                [],
-                [],
+        if len(self._sequences) > MOST_PARTS:
+            self._problem = self._problem or (
+                f"more than {MOST_PARTS} of its prompts do not begin with the tokens of prompt and "
+                "response before them: the agent drops or changes what was said"
             )
-        given, response = completion.prompt[self.tokens :], completion.response
-        self._tokens += [*given, *response.tokens]
-        self._logprobs += [*([0.0] * len(given)), *response.logprobs]
-        self._versions += [*([NOT_SAMPLED] * len(given)), *response.versions]
         self._oldest = min(self._oldest or completion.oldest, completion.oldest)
         self.said, self.end, self.messages = completion.said, completion.end, completion.messages
         self.count += 1
@@ -122,9 +144,9 @@ class Trajectory:
 
     def completion(self, turn: TrajectoryTurn) -> RecordedCompletion:
         """What a turn that is the next one stands for. ValueError if it cannot be."""
-        if turn.number != self.count or not 0 <= turn.known <= self.tokens:
+        if turn.number != self.count or not 0 <= turn.known <= len(self.sequence()):
             problem = f"turn {turn.number} with {turn.known} known tokens does not follow"
-            raise ValueError(f"{problem} {self.count} turns with {self.tokens}")
+            raise ValueError(f"{problem} {self.count} turns with {len(self.sequence())}")
         return RecordedCompletion(
             (*self.sequence()[: turn.known], *turn.given),
             turn.response,
@@ -135,12 +157,11 @@ class Trajectory:
             turn.messages,
         )
 
-    def sample(self, reward: float) -> tuple[tuple[int, ...], Sample, Version]:
-        """The first prompt, all tokens after it, and the oldest version; UntrainableError."""
+    def parts(self, reward: float) -> tuple[tuple[TrajectoryPart, ...], Version]:
+        """Its samples, in their order, and the oldest version; UntrainableError."""
         if self._problem or self._oldest is None:
             raise UntrainableError(self._problem or "it has no completion")
-        columns = tuple(self._tokens), tuple(self._logprobs), tuple(self._versions)
-        return self._prompt, Sample(*columns, reward), self._oldest
+        return tuple(one.part(reward) for one in self._sequences), self._oldest
 
 
 class TrajectoryRecords:

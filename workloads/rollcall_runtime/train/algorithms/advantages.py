@@ -74,6 +74,22 @@ def sample_advantages(
     return advantages.float()
 
 
+def trajectory_advantages(
+    rewards: Tensor, groups: Tensor, trajectories: Tensor, *, baseline: str, normalisation: str
+) -> Tensor:
+    """As `sample_advantages` of trajectories, each counted once: its samples have its advantage.
+
+    `trajectories` are int64 [samples], a number that the samples of one share. Its reward is the
+    mean of its samples', which differ by penalties and a reward model's scores alone.
+    """
+    index = _group_index(trajectories)
+    exact = rewards.double()
+    means = _sums(exact, index) / _sums(torch.ones_like(exact), index)
+    own = torch.zeros_like(means, dtype=torch.int64).index_copy_(0, index, groups)
+    found = sample_advantages(means, own, baseline=baseline, normalisation=normalisation)
+    return found[index]
+
+
 def rewards_to_go(rewards: Tensor, mask: Tensor) -> Tensor:
     """Each token's reward and all later ones of its row, [rows, length]; 0 where `mask` is false.
 

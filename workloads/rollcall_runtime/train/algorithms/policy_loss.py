@@ -46,7 +46,8 @@ class PolicyLoss:
     and where the settings ask for them "proximal_logprobs" and "reference_logprobs" (all [rows,
     length]). A batch without "proximal_logprobs" is taken as the first after the weights changed:
     prox is pi itself. "same_version" ([rows, length], 1 or 0) says which tokens were sampled with
-    the weights that the batch is trained on; without it all count in the mismatch.
+    the weights that the batch is trained on; without it all count in the mismatch. "shares"
+    ([rows]): of a row in its trajectory; without it each row is one.
 
     The metrics have the names that verl and prime-rl use; docs/algorithms.md explains them.
     """
@@ -58,7 +59,9 @@ class PolicyLoss:
         return self.settings.entropy_coefficient > 0
 
     def denominator(self, batch: TrainBatch) -> Tensor:
-        return aggregation_denominator(batch.mask, aggregation=self.settings.aggregation)
+        return aggregation_denominator(
+            batch.mask, batch.extras.get("shares"), aggregation=self.settings.aggregation
+        )
 
     def __call__(self, output: ModelOutput, batch: TrainBatch, /) -> LossSums:
         """ValueError if the model has no head of tokens."""
@@ -87,11 +90,14 @@ class PolicyLoss:
         terms.mean("ppo_kl", before - current)
         terms.mean("behave_kl", behaviour - before)
         terms.mismatch(behaviour, before)
-        shares = token_weights(
-            batch.mask, aggregation=settings.aggregation, length=settings.aggregation_length
+        weights_of_tokens = token_weights(
+            batch.mask,
+            batch.extras.get("shares"),
+            aggregation=settings.aggregation,
+            length=settings.aggregation_length,
         )
         return LossSums(
-            loss=(losses * shares).sum(),
+            loss=(losses * weights_of_tokens).sum(),
             metrics=terms.metrics,
             maxima=terms.maxima,
         )
@@ -169,7 +175,9 @@ class _Terms:
         self.maxima["mismatch_ratio"] = torch.cat([kept, kept.new_ones(1)]).max()
 
 
-def token_weights(mask: Tensor, *, aggregation: str, length: int) -> Tensor:
+def token_weights(
+    mask: Tensor, shares: Tensor | None = None, *, aggregation: str, length: int
+) -> Tensor:
     """The weight of each token's loss in the sum, float32 [rows, length]; 0 outside `mask`.
 
     token-mean: every token alike, so long responses count for more (DAPO, Yu et al. 2025, equation
@@ -177,18 +185,28 @@ def token_weights(mask: Tensor, *, aggregation: str, length: int) -> Tensor:
     every token by the constant 1 / `length`, so that a token's weight does not depend on how long
     its own sequence is (Dr. GRPO, Liu et al. 2025, section 3.2; with length 1 the log-probability
     of the whole response, as in RLOO). ValueError for another name.
+
+    A sequence is a whole trajectory: `shares` ([rows]) are those of its rows, None where each row
+    is one.
     """
     weights = mask.float()
     if aggregation == "token-mean":
         return weights
     if aggregation == "sequence-mean":
-        return weights / weights.sum(1, keepdim=True).clamp(min=1)
+        means = weights / weights.sum(1, keepdim=True).clamp(min=1)
+        return means if shares is None else means * shares[:, None]
     if aggregation == "sequence-sum":
         return weights / length
     raise ValueError(f"unknown aggregation {aggregation!r}")
 
 
-def aggregation_denominator(mask: Tensor, *, aggregation: str) -> Tensor:
-    """What the sum is divided by: the tokens, or the rows that have any. A float32 scalar."""
-    counted = mask if aggregation == "token-mean" else mask.any(1)
-    return counted.sum().float()
+def aggregation_denominator(
+    mask: Tensor, shares: Tensor | None = None, *, aggregation: str
+) -> Tensor:
+    """What the sum is divided by: the tokens, or the trajectories that have any, of which the rows
+    are these `shares`. A float32 scalar.
+    """
+    if aggregation == "token-mean":
+        return mask.sum().float()
+    there = mask.any(1).float()
+    return (there if shares is None else there * shares).sum()

@@ -13,6 +13,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from rollcall_protocol.wire.trajectories import MOST_PARTS
 from rollcall_runtime.train.train_batch import TrainBatch
 
 if TYPE_CHECKING:
@@ -52,8 +53,9 @@ class RequestBounds:
     def of(cls, job: JobConfig, model: ModelSource) -> RequestBounds:
         """A request holds rows of one step, of which each fits into the model's context."""
         longest = model.positions or LONGEST_ROW
+        parts = MOST_PARTS if job.data.from_front else 1
         return cls(
-            rows=job.algorithm.prompts_per_step * job.algorithm.group_size,
+            rows=job.algorithm.prompts_per_step * job.algorithm.group_size * parts,
             positions=max(REQUEST_POSITIONS, longest),
             longest_row=longest,
             vocabulary=model.vocabulary,

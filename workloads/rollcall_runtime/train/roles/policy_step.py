@@ -13,7 +13,7 @@ from rollcall_runtime.train.algorithms.advantages import (
     normalised_over_batch,
     overlong_penalty,
     rewards_to_go,
-    sample_advantages,
+    trajectory_advantages,
 )
 from rollcall_runtime.train.algorithms.kl_estimators import kl_estimate
 from rollcall_runtime.train.checkpoint.checkpointer import CheckpointedModel
@@ -61,7 +61,8 @@ class PolicyStep:
     computed. In the first `critic_warmup` steps the critic alone is trained.
 
     Batches are whole on every rank, and have the extras "rewards" and "groups" ([rows], the number
-    of the row's prompt) and "behaviour_logprobs" ([rows, length]).
+    of the row's prompt) and "behaviour_logprobs" ([rows, length]). "trajectories" ([rows]): the
+    number of the row's trajectory; without it each row is one.
     """
 
     def __init__(
@@ -143,9 +144,10 @@ class PolicyStep:
         elif settings.baseline == "none":
             advantages = rewards_to_go(rewards, mask)
         else:
-            samples = sample_advantages(
+            samples = trajectory_advantages(
                 rewards.sum(1),
                 batch.extras["groups"].long(),
+                batch.extras.get("trajectories", torch.arange(batch.rows)).long(),
                 baseline=settings.baseline,
                 normalisation=settings.normalisation,
             )

@@ -12,6 +12,7 @@ from rollcall_runtime.train.algorithms.advantages import (
     normalised_over_batch,
     rewards_to_go,
     sample_advantages,
+    trajectory_advantages,
 )
 
 GROUPS = torch.tensor([0, 0, 0, 0, 7, 7])  # numbers need not follow one another
@@ -30,6 +31,32 @@ def test_grpo_compares_a_sample_with_its_group_in_units_of_its_deviation() -> No
         mean, deviation = statistics.fmean(group), statistics.pstdev(group)
         expected += [(reward - mean) / deviation for reward in group]
     assert found("group-mean", "group-std") == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize("baseline", ["group-mean", "leave-one-out", "none"])
+@pytest.mark.parametrize("normalisation", ["group-std", "none"])
+def test_a_trajectory_of_several_samples_counts_once_in_its_group(
+    baseline: str, normalisation: str
+) -> None:
+    parts = [3, 1, 1, 2, 1, 1]  # of each trajectory
+    rows = [number for number, count in enumerate(parts) for _ in range(count)]
+    split = trajectory_advantages(
+        REWARDS[rows],
+        GROUPS[rows],
+        torch.tensor(rows) * 3,
+        baseline=baseline,
+        normalisation=normalisation,
+    )
+    whole = found(baseline, normalisation)
+    assert split.tolist() == pytest.approx([whole[row] for row in rows])
+
+
+def test_the_samples_of_a_trajectory_have_the_advantage_of_their_mean() -> None:
+    rewards, groups = torch.tensor([1.0, 0.0, 1.5]), torch.tensor([0, 0, 0])
+    advantages = trajectory_advantages(
+        rewards, groups, torch.tensor([4, 4, 5]), baseline="group-mean", normalisation="none"
+    )
+    assert advantages.tolist() == [-0.5, -0.5, 0.5]
 
 
 def test_dr_grpo_takes_the_mean_alone() -> None:

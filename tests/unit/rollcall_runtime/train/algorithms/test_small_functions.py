@@ -78,6 +78,25 @@ def test_aggregation_equals_plain_loops(aggregation: str) -> None:
     assert float(found) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("aggregation", ["token-mean", "sequence-mean", "sequence-sum"])
+def test_a_trajectory_counts_the_same_however_many_rows_it_is(aggregation: str) -> None:
+    losses = [[0.5, -1.0, 2.0, 0.25], [3.0, 1.0]]
+
+    def found(rows: list[list[float]], shares: list[float]) -> float:
+        of_rows, mask = torch.zeros(len(rows), 4), torch.zeros(len(rows), 4, dtype=torch.bool)
+        for number, row in enumerate(rows):
+            of_rows[number, : len(row)] = torch.tensor(row)
+            mask[number, : len(row)] = True
+        share = torch.tensor(shares)
+        weights = token_weights(mask, share, aggregation=aggregation, length=8)
+        whole = aggregation_denominator(mask, share, aggregation=aggregation)
+        return float((of_rows * weights).sum() / whole)
+
+    first, second = losses
+    split = found([first[:1], first[1:], second], [0.25, 0.75, 1.0])
+    assert split == pytest.approx(found(losses, [1.0, 1.0]))
+
+
 @pytest.mark.parametrize(
     ("tokens", "penalty"), [(1, 0.0), (80, 0.0), (90, -0.5), (95, -0.75), (100, -1.0), (120, -1.0)]
 )

@@ -53,6 +53,16 @@ def test_every_token_has_its_samples_advantage(name: str) -> None:
     torch.testing.assert_close(advantages(settings), torch.where(mask, expected[:, None], 0.0))
 
 
+def test_a_trajectory_of_several_samples_is_compared_once() -> None:
+    """With samples counted one by one the mean of the first group would be 0.375."""
+    rewards, groups = [0.0, 0.0, 1.0, 0.5, 7.0, 5.0], [0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    batch = sample_batch(rewards, groups)
+    batch = batch.with_extras(trajectories=torch.tensor([0.0, 0.0, 1.0, 2.0, 3.0, 4.0]))
+    got = trained_on(preset("dr-grpo"), batch).extras["advantages"]
+    expected = [row[mask].tolist() for row, mask in zip(got, batch.mask, strict=True)]
+    assert [set(row) for row in expected] == [{-0.5}, {-0.5}, {0.5}, {0.0}, {1.0}, {-1.0}]
+
+
 def test_reinforce_plus_plus_compares_with_the_whole_batch() -> None:
     found, mask = advantages(preset("reinforce++")), sample_batch(REWARDS).mask
     assert float(found[mask].mean()) == pytest.approx(0, abs=1e-6)
