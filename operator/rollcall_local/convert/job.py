@@ -11,6 +11,7 @@ from rollcall_local.convert.engines import inference_engine, ranks, tensor_paral
 from rollcall_local.convert.settings import Ending, VerlSettings
 from rollcall_local.convert.source import ConvertError
 from rollcall_operator.api.scalars import JOB_NAME_MAX
+from rollcall_operator.plan.children.pod_template import variable
 
 IMAGE = "registry.example.com/rollcall/worker-cuda:dev"
 _REWARD = ("reward.custom_reward_function", "custom_reward_function")
@@ -246,7 +247,7 @@ def _template(
 ) -> dict[str, Any]:
     container: dict[str, Any] = {"name": name, "image": IMAGE}
     if name == "rollout" and files.modules:
-        container["env"] = [{"name": "PYTHONPATH", "value": files.modules}]
+        container["env"] = [variable("PYTHONPATH", files.modules)]
     if files.folders:
         container["volumeMounts"] = [
             {"name": CLAIM, "mountPath": folder, "subPath": folder[1:], "readOnly": True}

@@ -25,7 +25,8 @@ SHARED = frozenset({"/tmp", "/dev/shm"})  # noqa: S108 - paths of the machine, w
 _SITE = Path(__file__).parent / "site"
 _INHERITED = ("PATH", "HOME", "USER", "LANG", "PYTHONPATH", "SSL_CERT_FILE", "SSL_CERT_DIR")
 _INHERITED_PREFIXES = ("LC_", "HF_", "NVIDIA_")
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_.-]*)\)")
+# A name is all that stands before the next ")".
+_REFERENCE = re.compile(r"\$\$|\$\(([^)]*)\)")
 _BEFORE = r"(?:(?<![\w./~*?%$})\]-])|(?<=file://))"  # neither within a path nor after a variable
 _AFTER = r"(?![\w.-])"
 _MEETING_PLACES = {"MASTER_ADDR", "PET_MASTER_ADDR"}

@@ -208,17 +208,24 @@ def _complete(worker: Manifest, extras: WorkerAdditions) -> None:
 
 
 def _env(extras: WorkerAdditions) -> list[Manifest]:
-    values: list[Manifest] = [{"name": name, "value": value} for name, value in extras.env]
+    values = [variable(name, value) for name, value in extras.env]
     fields = ((pod_contract.POD_NAME, "metadata.name"), (pod_contract.POD_UID, "metadata.uid"))
     for name, path in (*fields, (pod_contract.POD_IP, "status.podIP")):
         values.append(field_variable(name, path))
     if any(mount["name"] == TOKEN_VOLUME for mount in extras.mounts):
-        values.append({"name": pod_contract.TOKEN_DIR, "value": TOKEN_PATH})
+        values.append(variable(pod_contract.TOKEN_DIR, TOKEN_PATH))
     if any(mount["name"] == TLS_VOLUME for mount in extras.mounts):
-        values.append({"name": pod_contract.TLS_DIR, "value": TLS_PATH})
-    values.append({"name": pod_contract.TRUST_DIR, "value": TRUST_PATH})
-    values.append({"name": pod_contract.STATE_DIR, "value": STATE_PATH})
+        values.append(variable(pod_contract.TLS_DIR, TLS_PATH))
+    values.append(variable(pod_contract.TRUST_DIR, TRUST_PATH))
+    values.append(variable(pod_contract.STATE_DIR, STATE_PATH))
     return values
+
+
+def variable(name: str, value: str) -> Manifest:
+    """A variable with this very value: the kubelet makes `$` of `$$`, and expands `$(NAME)`, which
+    could be a Secret's value, in what is not escaped.
+    """
+    return {"name": name, "value": value.replace("$", "$$")}
 
 
 def field_variable(name: str, path: str) -> Manifest:

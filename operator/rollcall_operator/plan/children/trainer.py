@@ -18,6 +18,7 @@ from rollcall_operator.plan.children.pod_template import (
     common_volumes,
     field_variable,
     token_volume,
+    variable,
     worker_template,
 )
 from rollcall_operator.plan.children.trainer_ranks import processes_per_pod
@@ -125,7 +126,7 @@ def _launcher_variables(trainer: TrainerSpec, host: str) -> tuple[Manifest, ...]
     )
     found: list[Manifest] = []
     for prefix in ("", "PET_"):
-        found += [{"name": prefix + name, "value": value} for name, value in values]
+        found += [variable(prefix + name, value) for name, value in values]
         found.append(field_variable(f"{prefix}NODE_RANK", _POD_INDEX))
     return tuple(found)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rollcall_local.api_server.errors import MissingObjectError
 from rollcall_local.kubelet.pod_environment import (
@@ -17,6 +19,7 @@ from rollcall_local.kubelet.pod_environment import (
     with_addresses,
     with_folders,
 )
+from tests.unit.rollcall_local.kubelet import kubelet_expansion
 
 FIELDS = {"metadata.name": "web-0", "status.podIP": "127.1.2.3"}
 CONTENT = {
@@ -54,10 +57,19 @@ def from_source(**source: Any) -> dict[str, str]:
         ("$$", "$"),
         ("$(UNKNOWN)", "$(UNKNOWN)"),
         ("$A ${A} $(A", "$A ${A} $(A"),
+        ("$(B$(A))", "$(B$(A))"),  # its name is B$(A
+        ("$(B$$C)", "$(B$$C)"),
     ],
 )
 def test_a_reference_becomes_a_value_and_what_is_not_known_stays(text: str, result: str) -> None:
     assert expanded(text, {"A": "1"}) == result
+
+
+@settings(max_examples=500)
+@given(st.text("$()AB. \n\"é", max_size=16))
+def test_a_text_becomes_what_a_kubelet_makes_of_it(text: str) -> None:
+    values = {"A": "1", "A.B": "$(A)$$", "": "empty", "B$(A": "odd"}
+    assert expanded(text, values) == kubelet_expansion.expand(text, values)
 
 
 def test_a_variable_may_refer_to_those_before_it() -> None:

@@ -1,16 +1,22 @@
 """What the operator adds to a pod template, and what it leaves alone."""
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given as for_all
+from hypothesis import settings
+from hypothesis import strategies as st
 
 from rollcall_operator.plan.children.pod_template import (
     WorkerAdditions,
+    variable,
     worker_container,
     worker_template,
 )
 from rollcall_protocol import pod_contract
-from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.manifests import FRONT, OWN_REFERENCE, Changes
+from tests.unit.rollcall_local.kubelet import kubelet_expansion
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
 
 RESTRICTED = {
@@ -276,3 +282,45 @@ def test_a_template_decides_if_it_says_more(what: str, changes: Changes) -> None
 
 def test_without_the_setting_the_images_decide() -> None:
     assert all("runAsUser" not in context for context in contexts(user=None).values())
+
+
+@settings(max_examples=500)
+@for_all(st.text("$()KEY \n\"é", max_size=16))
+def test_the_kubelet_leaves_a_value_as_it_is(text: str) -> None:
+    secret = {"KEY": "secret", "": "secret", "KEY$": "secret"}
+    assert kubelet_expansion.expand(variable("ANY", text)["value"], secret) == text
+
+
+DOLLARS = "$(KEY) $$(KEY) $$ $KEY ${KEY} $"
+
+
+def test_workers_read_the_dollars_of_the_spec_as_they_are() -> None:
+    key = {"name": "KEY", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}
+    source = {"name": "/rows.jsonl", "chat": True, "system": DOLLARS, "template": DOLLARS}
+    simulator = JobSimulator(
+        {
+            **OWN_REFERENCE,
+            **FRONT,
+            "spec.data": {"sources": [source]},
+            "spec.reward": {"function": "http", "config": {"url": f"http://x/{DOLLARS}"}},
+            "spec.rollouts[0].engine.config": {"any": DOLLARS},
+            "spec.trainer.template.spec.containers[0].env": [key],
+        }
+    )
+    simulator.converge()
+    workers = [
+        child["spec"]["template"]["spec"]["containers"][0]
+        for child in simulator.children.values()
+        if child["kind"] in {"StatefulSet", "Deployment"}
+    ]
+    assert len(workers) == 4  # trainer, rollout, front, reference
+    for container in workers:
+        values = {item["name"]: item.get("value", "secret") for item in container["env"]}
+        texts = {n: kubelet_expansion.expand(value, values) for n, value in values.items()}
+        config = json.loads(texts[pod_contract.CONFIG])
+        (read,) = config["data"]["sources"]
+        assert (read["system"], read["template"]) == (DOLLARS, DOLLARS)
+        assert config["reward_scoring"]["config"]["url"] == f"http://x/{DOLLARS}"
+        if pod_contract.POOL_CONFIG in texts:
+            pool = json.loads(texts[pod_contract.POOL_CONFIG])
+            assert pool["engine"]["config"] == {"any": DOLLARS}
