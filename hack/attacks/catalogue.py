@@ -22,6 +22,7 @@ SUBJECTS = (
     "rendezvous",
     "fuzz",
     "name_server",
+    "file",
     "lying_rollout",
 )
 

@@ -38,8 +38,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollcall_runtime.tasks.first_letter import EXAMPLES
 folder, samples, *words = sys.argv[1:]
 torch.manual_seed(0)
-model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-tokenizer = AutoTokenizer.from_pretrained(folder)
+model = AutoModelForCausalLM.from_pretrained(
+    folder, dtype=torch.float32, trust_remote_code=False
+)
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 right = {}
 for word in words:
     asked = tokenizer(f"{EXAMPLES}{word}:", return_tensors="pt")

@@ -10,6 +10,7 @@ SGLANG = "sglang"
 # What Rollcall says to SGLang itself, or what would open a second endpoint to it.
 SET = (
     "--model-path",
+    "--trust-remote-code",
     "--model",
     "--host",
     "--port",

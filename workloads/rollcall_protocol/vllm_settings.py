@@ -12,6 +12,7 @@ VLLM = "vllm"
 # What Rollcall says to vLLM itself, or what would open a second endpoint to it.
 _TAKEN = (
     "--model",
+    "--trust-remote-code",
     "--host",
     "--port",
     "--uds",

@@ -72,7 +72,9 @@ def from_directory(directory: Path) -> list[PreTrainedModel]:
     """The model there in float32, and one of weights beside its own; no token ends a response."""
     models: list[PreTrainedModel] = []
     for spread in (0.0, 0.05):
-        model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+        model = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, trust_remote_code=False
+        )
         model.config.eos_token_id = model.generation_config.eos_token_id = None
         torch.manual_seed(0)
         for parameter in model.parameters():

@@ -26,6 +26,7 @@ def test_arguments_are_split_as_on_a_command_line() -> None:
         ({"silentSeconds": "0.5"}, "silentSeconds from 1 to 3600"),
         ({"startSeconds": "nan"}, "startSeconds must be at most 86400"),
         ({"arguments": "--port 8000"}, "arguments must not have --port, which Rollcall sets"),
+        ({"arguments": "--trust_remote_code"}, "must not have --trust_remote_code, which Roll"),
         ({"arguments": "--dp-size=2"}, "--dp-size: updates would not reach all of SGLang"),
         ({"arguments": "--x 'open"}, "No closing quotation"),
         ({"recomputeCache": True}, "recomputeCache: unknown setting"),

@@ -67,13 +67,12 @@ class TableRows:
 def open_parquet(path: Path, *, field: str) -> TableRows:
     """The rows of a Parquet file, read whole into memory (not as Python objects)."""
     try:
-        from pyarrow import parquet  # noqa: PLC0415 - not every image has it
+        from rollcall_runtime.data.parquet_table import read_parquet  # noqa: PLC0415
     except ImportError as error:
         problem = f"{str(path)!r} needs the package pyarrow, which this image lacks ({error})"
         raise SpecError(field, f"{problem}; add it, or give a .jsonl file") from error
     try:
-        _refuse_twice(parquet.read_schema(path).names, path, field)
-        table = parquet.read_table(path)
+        table = read_parquet(path, field=field)
     except SpecError:
         raise
     except OSError as error:  # pyarrow's errors of files that are no Parquet are ValueErrors
@@ -91,10 +90,7 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
     )
 
 
-def _refuse_twice(names: Sequence[str], path: Path, field: str) -> None:
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        problem = f"{str(path)!r} has two columns of one name: {', '.join(twice)}"
-        raise SpecError(field, f"{problem}; rename one")
+
 
 
 def _plain_rows(table: Any) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_runtime.data.arrow_rows import SCANNED_ROWS, TableRows
 from rollcall_runtime.data.chained_rows import ChainedRows
 from rollcall_runtime.data.row_files import FILES, open_file
+from rollcall_runtime.worker.contained_files import problem_of_named, root_of
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_READ = ("arrow", "cache", "csv", "json", "parquet", "text")
+"""Builders of `datasets` for files of rows; others unpack archives or read pictures."""
 _SAVED = ("dataset_dict.json", "state.json")
+_MOST_STATE = 16 << 20  # bytes of a file of JSON beside a saved data set
+_OUTSIDE = "it is no file of the data set; name a data set that holds its files"
 _ADVICE = (
     "give a .jsonl or .parquet file, a directory in this container, or an id that is on the hub "
     "or, with HF_HUB_OFFLINE=1, in the cache"
@@ -42,7 +48,7 @@ def open_dataset(source: DataSource, *, field: str) -> Rows:
         return _open(datasets, source, field=field)
     except SpecError:
         raise
-    except (OSError, ValueError, KeyError, datasets.exceptions.DatasetsError) as error:
+    except Exception as error:  # packages that it reads files with have errors of their own
         problem = f"cannot load the data set {source.name!r}: {type(error).__name__}: {error}"
         raise SpecError(field, f"{problem}; {_ADVICE}") from error
 
@@ -50,15 +56,48 @@ def open_dataset(source: DataSource, *, field: str) -> Rows:
 def _open(datasets: Any, source: DataSource, *, field: str) -> Rows:
     folder = Path(source.name)
 
-    def load() -> Rows:
-        subset = source.subset or None
-        return _table(source, datasets.load_dataset(source.name, subset, split=source.split), field)
-
-    if not folder.is_dir():
-        return load()
-    if any((folder / name).is_file() for name in _SAVED):
+    if folder.is_dir() and any((folder / name).is_file() for name in _SAVED):
         return _table(source, _saved(datasets, source, field=field), field)
-    return _folder(datasets, source, load, field=field)
+    builder = datasets.load_dataset_builder(source.name, source.subset or None)
+    _check_builder(builder, source, field=field)
+
+    def load() -> Rows:
+        builder.download_and_prepare()
+        return _table(source, builder.as_dataset(split=source.split), field)
+
+    return _folder(datasets, builder, source, load, field=field) if folder.is_dir() else load()
+
+
+def _check_builder(builder: Any, source: DataSource, *, field: str) -> None:
+    """SpecError if a data set is no files of rows, or has files that are not its own.
+
+    Its README.md may name any file of this container, and any address.
+    """
+    if builder.name not in _READ:
+        problem = f"{source.name!r} is read as {builder.name}, not as files of rows"
+        raise SpecError(field, f"{problem}; {_ADVICE}")
+    folder = Path(source.name)
+    is_folder = folder.is_dir()
+    own = tuple(f"hf://datasets/{source.name}{end}" for end in "@/")
+    for split in (builder.config.data_files or {}).values():
+        for name in map(str, split):
+            if is_folder:
+                problem = problem_of_named(Path(name), folder)
+            else:
+                problem = "" if name.startswith(own) else _OUTSIDE
+            if problem:
+                raise SpecError(field, f"{source.name!r} names {name!r}: {problem}")
+            if name.endswith(".parquet") and is_folder:
+                _check_parquet(Path(name), field=field)
+
+
+def _check_parquet(path: Path, *, field: str) -> None:
+    # Not every image has pyarrow.
+    from pyarrow import parquet  # noqa: PLC0415
+
+    from rollcall_runtime.data.parquet_table import check_footer  # noqa: PLC0415
+
+    check_footer(parquet.read_metadata(path), path, field=field)
 
 
 def _table(source: DataSource, found: Any, field: str) -> TableRows:
@@ -74,6 +113,7 @@ def _table(source: DataSource, found: Any, field: str) -> TableRows:
 
 
 def _saved(datasets: Any, source: DataSource, *, field: str) -> Any:
+    _check_saved(Path(source.name), field=field)
     found = datasets.load_from_disk(source.name)
     if not isinstance(found, datasets.DatasetDict):
         return found
@@ -83,19 +123,50 @@ def _saved(datasets: Any, source: DataSource, *, field: str) -> Any:
     return found[source.split]
 
 
-def _folder(datasets: Any, source: DataSource, load: Callable[[], Rows], *, field: str) -> Rows:
+def _check_saved(folder: Path, *, field: str) -> None:
+    """SpecError if a file that `save_to_disk` lists is outside of the folder, or is none."""
+    dictionary = folder / "dataset_dict.json"
+    if dictionary.is_file():
+        for name in _object(dictionary, field).get("splits") or ():
+            problem = problem_of_named(folder / str(name), folder)
+            if problem:
+                raise SpecError(field, f"'{dictionary}' names the split {name!r}: {problem}")
+            _check_saved(folder / str(name), field=field)
+        return
+    state = folder / "state.json"
+    if not state.is_file():
+        return
+    for entry in _object(state, field).get("_data_files") or ():
+        named = entry.get("filename") if isinstance(entry, dict) else None
+        problem = problem_of_named(folder / str(named), folder)
+        if problem:
+            raise SpecError(field, f"'{state}' names {named!r}: {problem}")
+
+
+def _object(path: Path, field: str) -> dict[str, Any]:
+    with path.open("rb") as file:
+        found = json.loads(file.read(_MOST_STATE))
+    if not isinstance(found, dict):
+        raise SpecError(field, f"'{path}' holds no JSON object; save the data set again")
+    return found
+
+
+def _folder(
+    datasets: Any, builder: Any, source: DataSource, load: Callable[[], Rows], *, field: str
+) -> Rows:
     """`datasets` says which files are of the split. Files of text are read as such a file alone is:
     it would guess types. So are Parquet files whose objects differ in their keys, which it refuses.
     """
-    builder = datasets.load_dataset_builder(source.name, source.subset or None)
     found = {
         split: list(map(str, files)) for split, files in (builder.config.data_files or {}).items()
     }
     _name_unread(source, [Path(file) for files in found.values() for file in files])
     files = found.get(source.split, [])
 
+    root = root_of(Path(source.name))
+
     def open_files() -> Rows:
-        return ChainedRows([open_file(Path(file), field=field) for file in files])
+        return ChainedRows([open_file(Path(file), field=field, root=root) for file in files])
 
     own = vars(builder.config)  # what a README.md may set
     plain = own.get("field") is None and own.get("sep", ",") == ","

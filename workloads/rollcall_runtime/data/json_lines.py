@@ -6,12 +6,14 @@ import os
 from array import array
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rollcall_runtime.data.row_values import plain_row
 from rollcall_runtime.worker.errors import SpecError
 
+MAX_LINE = 64 << 20  # bytes
 _MARK = codecs.BOM_UTF8  # some programs write it at the start of a file
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _SPACE = " \t\r\n"  # as JSON has it
@@ -53,7 +55,11 @@ class JsonLines:
         """The starts of all rows, and where the last one ends."""
         at = 0
         with os.fdopen(os.dup(self._file), "rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            read = partial(lines.readline, MAX_LINE + 1)
+            for number, line in enumerate(iter(read, b""), start=1):
+                if len(line) > MAX_LINE:
+                    problem = f"{self._path}:{number}: the line has more than {MAX_LINE} bytes"
+                    raise SpecError(self._field, f"{problem}; write each row on a line of its own")
                 if at == 0 and (line.startswith(_UTF_16) or b"\0" in line[:4]):
                     problem = f"{self._name!r} is UTF-16 or UTF-32; save it as UTF-8"
                     raise SpecError(self._field, problem)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import shutil
 import tempfile
 import zlib
+from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from rollcall_runtime.data.json_lines import JsonLines
+from rollcall_runtime.data.unpacked_size import MOST_UNPACKED, check_unpacked
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".jsonl", ".ndjson", ".json", ".csv")  # each also with PACKED
 PACKED = ".gz"
-MAX_CELL = 64 << 20  # characters of a cell of a CSV file
+MAX_CELL = 64 << 20  # characters of a cell of a CSV file, and of a line
+MAX_ARRAY = 1 << 30  # bytes of an array, which is read whole
+_BLOCK = 1 << 20
 
 
 def open_text(path: Path, *, field: str) -> JsonLines:
@@ -46,19 +49,23 @@ def _unpack(path: Path, to: BinaryIO, *, field: str) -> bool | None:
     kind = Path(path.name.removesuffix(PACKED)).suffix
     with cast("BinaryIO", gzip.open(path)) if packed else path.open("rb") as file:
         if kind == ".csv":
-            _write_lines(_csv_rows(file, path, field), to)
+            _write_lines(_csv_rows(file, path, field), to, path, field)
             return False
         if kind == ".json" and _begins_an_array(file):
-            _write_lines(_array(file, path, field), to)
+            _write_lines(_array(file, path, field), to, path, field)
             return False
         if not packed:
             return None
-        shutil.copyfileobj(file, to)
+        while block := file.read(_BLOCK):
+            to.write(block)
+            check_unpacked(to.tell(), path, field=field, most=MOST_UNPACKED)
         return True
 
 
-def _write_lines(rows: Iterator[Any], to: BinaryIO) -> None:
-    to.writelines(json.dumps(row).encode() + b"\n" for row in rows)
+def _write_lines(rows: Iterator[Any], to: BinaryIO, path: Path, field: str) -> None:
+    for row in rows:
+        to.write(json.dumps(row).encode() + b"\n")
+        check_unpacked(to.tell(), path, field=field, most=MOST_UNPACKED)
 
 
 def _begins_an_array(file: BinaryIO) -> bool:
@@ -68,17 +75,32 @@ def _begins_an_array(file: BinaryIO) -> bool:
 
 
 def _array(file: BinaryIO, path: Path, field: str) -> Iterator[Any]:
+    text = bytearray()
+    while block := file.read(_BLOCK):
+        text += block
+        check_unpacked(len(text), path, field=field)
+        if len(text) > MAX_ARRAY:
+            problem = f"{path}: an array of more than {MAX_ARRAY} bytes is not read"
+            raise SpecError(field, f"{problem}; write each row on a line of its own (.jsonl)")
     try:
-        yield from json.loads(file.read().decode("utf-8-sig"))
+        yield from json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
         raise SpecError(field, f"{path}: not JSON: {error}; correct it") from error
+
+
+def _bounded_lines(text: TextIOWrapper, path: Path, field: str) -> Iterator[str]:
+    for number, line in enumerate(iter(partial(text.readline, MAX_CELL + 1), ""), start=1):
+        if len(line) > MAX_CELL:
+            problem = f"{path}:{number}: the line has more than {MAX_CELL} characters"
+            raise SpecError(field, f"{problem}; is it a CSV file?")
+        yield line
 
 
 def _csv_rows(file: BinaryIO, path: Path, field: str) -> Iterator[dict[str, str]]:
     """All values are text: a CSV file does not say which are numbers."""
     csv.field_size_limit(MAX_CELL)
     with TextIOWrapper(file, "utf-8-sig", newline="") as text:
-        lines = csv.reader(text, strict=True)
+        lines = csv.reader(_bounded_lines(text, path, field), strict=True)
         try:
             header = next(lines, [])
             if len(set(header)) < len(header):

@@ -20,6 +20,7 @@ from transformers import (
 from transformers import __version__ as transformers_version
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from rollcall_runtime.models.config_values import check_values, shown, shown_error
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD, Head, ModelSource
 from rollcall_runtime.models.source_weights import new_output_layer, of_files
@@ -56,7 +57,8 @@ _AUTO_CLASSES: Mapping[Head, Any] = {
 }
 
 
-_SIZES = ("hidden_size", "num_attention_heads", "num_hidden_layers", "num_key_value_heads")
+MOST_BUFFER_BYTES = 4 << 30
+"""Of what a model computes when it is built, such as a mask for each two of its positions."""
 _ONE_LABEL = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 
 
@@ -74,7 +76,7 @@ class HuggingFaceSource(ModelSource):
         try:
             model = _built(_AUTO_CLASSES[head], config, dtype)
         except CANNOT_BUILD as error:
-            problem = f"transformers cannot build this {self.architecture}: {error}"
+            problem = f"transformers cannot build this {self.architecture}: {shown_error(error)}"
             raise SpecError(FIELD, f"{file}: {problem}") from error
         if model is None:
             problem = f"transformers has no {self.architecture} with the head {head}"
@@ -113,7 +115,8 @@ class HuggingFaceSource(ModelSource):
         try:
             return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
         except (*CANNOT_BUILD, StrictDataclassError) as error:
-            raise SpecError(FIELD, f"{self.directory}/config.json: {error}") from error
+            problem = shown_error(error)
+            raise SpecError(FIELD, f"{self.directory}/config.json: {problem}") from error
 
 
 def _built(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module | None:
@@ -125,7 +128,12 @@ def _built(chosen: Any, config: Any, dtype: torch.dtype) -> nn.Module | None:
         return None
     attention = attention_of(kind, config)
     with torch.device("meta"):
-        model = chosen.from_config(config, dtype=dtype, attn_implementation=attention)
+        model = chosen.from_config(
+            config, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
+    computed = sum(buffer.numel() * buffer.itemsize for buffer in model.buffers())
+    if computed > MOST_BUFFER_BYTES:
+        raise ValueError(f"it would compute {computed} bytes of buffers; correct its positions")
     restore_buffers(model)
     return cast("nn.Module", model.eval())
 
@@ -137,16 +145,15 @@ def hugging_face_directory(
     file = directory / "config.json"
     architecture = values["model_type"]
     _check_architecture(architecture, values, file=file)
-    vocabulary = _size(values, "vocab_size", file=file)
+    check_values(values, architecture, file=file)
+    vocabulary: int | None = values.get("vocab_size")
     if vocabulary is None:
         raise SpecError(FIELD, f"{file} has no vocab_size, so it is no language model's")
-    for size in _SIZES:
-        _size(values, size, file=file)
     return HuggingFaceSource(
         path=path,
         architecture=architecture,
         vocabulary=vocabulary,
-        positions=_size(values, "max_position_embeddings", file=file),
+        positions=values.get("max_position_embeddings"),
         named_eos=_end_tokens(directory, values),
         directory=directory,
         values=values,
@@ -158,8 +165,8 @@ def _check_architecture(architecture: object, values: Mapping[str, Any], *, file
     if not isinstance(architecture, str) or architecture not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
         raise SpecError(
             FIELD,
-            f"{file}: model_type is {architecture!r}, of which transformers {transformers_version} "
-            f"knows no language model; tested are {', '.join(TESTED)}",
+            f"{file}: model_type is {shown(architecture)}, of which transformers "
+            f"{transformers_version} knows no language model; tested are {', '.join(TESTED)}",
         )
     if values.get("quantization_config"):
         problem = "the weights are quantized and cannot be trained; name an unquantized copy"
@@ -167,13 +174,6 @@ def _check_architecture(architecture: object, values: Mapping[str, Any], *, file
     if architecture not in TESTED:
         tested = ", ".join(TESTED)
         log.warning("%s: %s is none of the tested architectures (%s)", file, architecture, tested)
-
-
-def _size(values: Mapping[str, Any], name: str, *, file: Path) -> int | None:
-    value = values.get(name)
-    if value is not None and (type(value) is not int or value < 1):
-        raise SpecError(FIELD, f"{file}: {name} is {value!r}, not a positive number")
-    return value
 
 
 def _end_tokens(directory: Path, values: Mapping[str, Any]) -> frozenset[int]:
@@ -189,5 +189,7 @@ def _end_tokens(directory: Path, values: Mapping[str, Any]) -> frozenset[int]:
             found = getattr(AutoConfig.for_model(values["model_type"]), "eos_token_id", None)
     tokens = found if isinstance(found, list) else [found] if found is not None else []
     if not all(type(token) is int and token >= 0 for token in tokens):
-        raise SpecError(FIELD, f"{file}: eos_token_id is {found!r}, not a token or a list of them")
+        raise SpecError(
+            FIELD, f"{file}: eos_token_id is {shown(found)}, not a token or a list of them"
+        )
     return frozenset(tokens)

@@ -90,6 +90,7 @@ class ModelSource(ABC):
         SpecError as in `build_empty` and `weights`.
         """
         model = self.build_empty(head=head, dtype=dtype)
+        weights = self.weights(head=head, seed=seed)  # before memory is taken for its sizes
         materialise(model, "cpu")
-        fill(model, self.weights(head=head, seed=seed))
+        fill(model, weights)
         return model

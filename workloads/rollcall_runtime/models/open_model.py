@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rollcall_runtime.models.builtin_model import KIND, builtin_directory, builtin_source
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD
+from rollcall_runtime.worker.contained_files import problem_of_file, root_of
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def open_model(path: str) -> ModelSource:
             problem = f"{path!r} is neither builtin:..., nor a directory in this container"
             raise SpecError(FIELD, f"{problem}, nor an id such as owner/name; is it mounted?")
         directory = fetch_model(path)
+    check_files(directory)
     file = directory / CONFIG_FILE
     if not file.is_file():
         raise SpecError(FIELD, f"the directory '{directory}' has no {CONFIG_FILE}")
@@ -53,6 +55,19 @@ def open_model(path: str) -> ModelSource:
     from rollcall_runtime.models.hugging_face import hugging_face_directory  # noqa: PLC0415
 
     return hugging_face_directory(path, directory, values)
+
+
+def check_files(directory: Path) -> None:
+    """SpecError names a file of a model that is none, or a link that leads out of its directory."""
+    root = root_of(directory)
+    for pattern in _FILES:
+        for path in directory.glob(pattern):
+            try:
+                problem = problem_of_file(path, root)
+            except OSError as error:
+                problem = f"'{path}' cannot be read: {error}"
+            if problem:
+                raise SpecError(FIELD, problem)
 
 
 def is_hub_id(path: str) -> bool:

@@ -13,6 +13,13 @@ from torch.nn import functional as F  # noqa: N812 - torch's own convention
 from rollcall_runtime.models.sequence_attention import RowLayout, attend_by_sequence
 
 _INITIAL_STD = 0.02
+_MOST = {
+    "vocabulary": 1 << 24,
+    "positions": 1 << 20,
+    "width": 1 << 16,
+    "heads": 1 << 10,
+    "layers": 1 << 10,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +34,13 @@ class TinyConfig:
     eos: int = 2
 
     def __post_init__(self) -> None:
-        sizes = (self.vocabulary, self.positions, self.width, self.heads, self.layers)
-        if min(sizes) < 1 or self.width % self.heads:
-            raise ValueError(f"sizes must be positive, and heads must divide width: {self}")
-        if not 0 <= self.eos < self.vocabulary:
+        for name, most in _MOST.items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise ValueError(f"{name} must be a number from 1 to {most}")
+        if self.width % self.heads:
+            raise ValueError(f"heads must divide width: {self}")
+        if type(self.eos) is not int or not 0 <= self.eos < self.vocabulary:
             raise ValueError(f"eos {self.eos} is outside the vocabulary of {self.vocabulary}")
 
 

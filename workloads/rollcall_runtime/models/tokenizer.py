@@ -126,13 +126,25 @@ def open_tokenizer(source: ModelSource) -> ModelTokenizer:
         problem = f"{where} has no tokenizer, which text and messages need"
         raise SpecError(FIELD, f"{problem}; give prompts as tokens, or name a model that has one")
     try:
-        library = AutoTokenizer.from_pretrained(directory, local_files_only=True)
-    except Exception as error:  # tokenizers raises Exception itself for a wrong file
-        problem = f"cannot read the tokenizer in '{directory}': {type(error).__name__}: {error}"
+        library = AutoTokenizer.from_pretrained(
+            directory, local_files_only=True, trust_remote_code=False
+        )
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # as which a panic of tokenizers arrives
+        problem = f"cannot read the tokenizer in '{directory}': {_reason(error)}"
         raise SpecError(FIELD, problem) from error
     _check_vocabulary(library, source)
     own = set() if library.eos_token_id is None else {library.eos_token_id}
     return ModelTokenizer(directory, library, source.named_eos | own)
+
+
+def _reason(error: BaseException) -> str:
+    """What to do where the library's own advice is to run the directory's code."""
+    if "trust_remote_code" in str(error):
+        advice = "save it with a class of transformers, such as PreTrainedTokenizerFast"
+        return f"it needs code that the directory brings, which is never run; {advice}"
+    return f"{type(error).__name__}: {error}"
 
 
 def _check_vocabulary(library: Any, source: ModelSource) -> None:

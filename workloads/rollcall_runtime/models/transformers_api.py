@@ -19,10 +19,12 @@ _RELEASE = int(transformers.__version__.partition(".")[0])
 _NAMES_ROPE_PARAMETERS = _COMPUTES_BUFFERS = _CONVERTS_WEIGHTS = 5
 
 CANNOT_BUILD = (
+    ArithmeticError,
     AssertionError,
     AttributeError,
     ImportError,
-    KeyError,
+    LookupError,
+    MemoryError,
     RuntimeError,
     TypeError,
     ValueError,

@@ -6,6 +6,7 @@ writes them. Opening checks headers, sizes and index without reading any data.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+
+MAX_HEADER_BYTES = 32 << 20
+"""Of a file of some 250,000 tensors."""
 
 # Dtypes that a model can be trained from, as safetensors names them.
 _DTYPES = frozenset({"F32", "BF16", "F16", "F64"})
@@ -115,6 +119,7 @@ def _is_file_name(value: object) -> bool:
 
 
 def _tensors(path: Path) -> dict[str, StoredTensor]:
+    _check_header_size(path)
     # numpy: the header is the same, and torch is not needed for it.
     with _opened(path, framework="numpy") as file:
         found = {}
@@ -122,6 +127,15 @@ def _tensors(path: Path) -> dict[str, StoredTensor]:
             part = file.get_slice(name)
             found[name] = StoredTensor(path, part.get_dtype(), tuple(part.get_shape()))
         return found
+
+
+def _check_header_size(path: Path) -> None:
+    with path.open("rb", buffering=0) as file:
+        size = int.from_bytes(file.read(8), "little")
+        whole = os.fstat(file.fileno()).st_size
+    if size > min(whole, MAX_HEADER_BYTES):
+        problem = f"{path} is not a whole safetensors file (a header of {size} bytes in {whole})"
+        raise SpecError(FIELD, f"{problem}; copy it again")
 
 
 def _opened(path: Path, *, framework: str) -> Any:

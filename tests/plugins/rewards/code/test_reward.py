@@ -1,5 +1,6 @@
 """Code in a response is run where it can do nothing but compute, and is judged outside."""
 
+import ast
 import os
 import socket
 import threading
@@ -114,6 +115,48 @@ def test_it_reads_and_writes_no_files(tmp_path: Path, monkeypatch: pytest.Monkey
 )
 def test_it_starts_and_signals_no_process(code: str) -> None:
     assert raised(code) == "PermissionError"
+
+
+def each_raised(calls: dict[str, str]) -> dict[str, str]:
+    """What each call raises in one sandbox, by its name; "" for nothing."""
+    code = (
+        f"import fcntl, os\nfound = {{}}\nfor name, call in {calls!r}.items():\n"
+        " try: eval(call); found[name] = ''\n"
+        " except OSError as e: found[name] = type(e).__name__\n"
+        "print(found)"
+    )
+    found: dict[str, str] = ast.literal_eval(run(code).output.decode())
+    return found
+
+
+def test_no_descriptor_sends_signals_for_it() -> None:
+    calls = {
+        "F_SETOWN": "fcntl.fcntl(0, 8, os.getppid())",
+        "F_SETOWN_EX": "fcntl.fcntl(0, 15, bytes(8))",
+        "F_SETSIG": "fcntl.fcntl(0, 10, 9)",
+        "F_SETLEASE": "fcntl.fcntl(0, 1024, 0)",
+        "F_NOTIFY": "fcntl.fcntl(0, 1026, 1)",
+        "F_SETFL": "fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | 0o20000)",
+        "FIOASYNC": "fcntl.ioctl(0, 0x5452, bytes(4))",
+        "FIOSETOWN": "fcntl.ioctl(0, 0x8901, bytes(4))",
+        "SIOCSPGRP": "fcntl.ioctl(0, 0x8902, bytes(4))",
+        "TIOCSTI": "fcntl.ioctl(0, 0x5412, b'x')",  # as if typed at a terminal
+        "O_ASYNC": "os.open(os.__file__, os.O_RDONLY | 0o20000)",
+    }
+    assert each_raised(calls) == dict.fromkeys(calls, "PermissionError")
+
+
+def test_a_descriptor_is_used_as_usual() -> None:
+    calls = {
+        "F_GETFD": "fcntl.fcntl(0, fcntl.F_GETFD)",
+        "F_SETFD": "fcntl.fcntl(0, fcntl.F_SETFD, fcntl.FD_CLOEXEC)",
+        "F_DUPFD_CLOEXEC": "fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)",
+        "F_SETFL": "fcntl.fcntl(0, fcntl.F_SETFL, fcntl.fcntl(0, fcntl.F_GETFL) | os.O_NONBLOCK)",
+        "FIOCLEX": "os.set_inheritable(0, False)",
+        "isatty": "os.isatty(0)",
+        "open": "open(os.__file__).read()",
+    }
+    assert each_raised(calls) == dict.fromkeys(calls, "")
 
 
 def test_it_keeps_to_its_memory() -> None:

@@ -41,7 +41,7 @@ class _Seal:
     def read(cls, path: Path) -> "_Seal":
         """TornError for anything but what `text` wrote."""
         try:
-            found = json.loads((path / _STATE_FILE).read_text(encoding="utf-8"))
+            found = json.loads(_regular(path / _STATE_FILE).read_text(encoding="utf-8"))
             crc = found.pop("crc32")
             if set(found) != {"files", "state"} or crc != _crc_of(found):
                 raise ValueError("its checksum does not match its contents")  # noqa: TRY301
@@ -49,7 +49,7 @@ class _Seal:
             return cls(found["state"], files)
         except OSError as error:
             raise TornError(f"{_STATE_FILE} cannot be read: {error}") from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise TornError(f"{_STATE_FILE} is damaged: {error}") from error
 
 
@@ -186,10 +186,17 @@ def _digest_or_error(path: Path) -> tuple[int, int] | OSError:
 def _digest(path: Path) -> tuple[int, int]:
     """Length and CRC-32."""
     size, crc = 0, 0
-    with path.open("rb") as file:
+    with _regular(path).open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             size, crc = size + len(chunk), crc32(chunk, crc)
     return size, crc
+
+
+def _regular(path: Path) -> Path:
+    """`path`; OSError if it is a pipe or a device, which would be read for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError(f"'{path}' is no file")
+    return path
 
 
 def _crc_of(body: Mapping[str, Any]) -> int:

@@ -285,7 +285,7 @@ def test_without_the_setting_the_images_decide() -> None:
 
 
 @settings(max_examples=500)
-@for_all(st.text("$()KEY \n\"é", max_size=16))
+@for_all(st.text('$()KEY \n"é', max_size=16))
 def test_the_kubelet_leaves_a_value_as_it_is(text: str) -> None:
     secret = {"KEY": "secret", "": "secret", "KEY$": "secret"}
     assert kubelet_expansion.expand(variable("ANY", text)["value"], secret) == text

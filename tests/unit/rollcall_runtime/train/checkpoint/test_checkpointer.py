@@ -68,6 +68,42 @@ def test_a_torn_one_is_skipped_for_the_next_older_whole_one(
     assert made.problem == "", "there is a newer one that is whole"
 
 
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/zero")
+
+
+def deep(path: Path) -> None:
+    path.write_text("[" * 10**5)
+
+
+@pytest.mark.parametrize("spoil", [pipe, device, deep])
+@pytest.mark.parametrize("part", ["state.json", "another file"])
+def test_a_file_that_is_read_for_ever_makes_a_checkpoint_torn(
+    tmp_path: Path, spoil: Callable[[Path], None], part: str
+) -> None:
+    saved(tmp_path, 5, 10)
+    newest = checkpoint_path(tmp_path, 10)
+    others = (path for path in sorted(newest.rglob("*")) if path.is_file())
+    spoil(next(path for path in others if (path.name == "state.json") == (part == "state.json")))
+    made = checkpoints(tmp_path)
+    assert made.restore(CountingEngine()).step == 5
+    assert "checkpoint step-00000010 is damaged" in made.problem
+
+
+def test_files_that_a_checkpoint_does_not_list_are_not_opened(tmp_path: Path) -> None:
+    saved(tmp_path, 5)
+    for folder in (tmp_path, checkpoint_path(tmp_path, 5)):
+        for name in ("evil.pkl", "evil.pt", "evil.zip", "__init__.py"):
+            os.mkfifo(folder / name)  # whoever opens one waits for ever
+    assert checkpoints(tmp_path).restore(CountingEngine()).step == 5
+
+
 def test_what_another_rank_cannot_read_is_skipped_by_all(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
