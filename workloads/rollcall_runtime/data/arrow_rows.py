@@ -67,6 +67,8 @@ class TableRows:
 def open_parquet(path: Path, *, field: str) -> TableRows:
     """The rows of a Parquet file, read whole into memory (not as Python objects)."""
     try:
+        import pyarrow as pa  # noqa: F401, PLC0415 - not every image has it
+
         from rollcall_runtime.data.parquet_table import read_parquet  # noqa: PLC0415
     except ImportError as error:
         problem = f"{str(path)!r} needs the package pyarrow, which this image lacks ({error})"
