@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from rollcall.errors import RollcallError
 from rollcall.results import ResponseGroup, SampledResponse
-from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.sampling_config import MIN_TEMPERATURE, SamplingConfig
 from rollcall_protocol.wire.external_trainer import Generated, GenerateResponses
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SEED_LIMIT = 2**63
-_LEAST_TEMPERATURE = 1e-5  # below it the likeliest token is taken
 
 
 class AskedResponses:
@@ -42,7 +41,7 @@ class AskedResponses:
                 raise RollcallError(
                     f"generate: prompt {number} is not a list of token ids; tokenize it first"
                 )
-        if temperature < _LEAST_TEMPERATURE:
+        if 0 <= temperature < MIN_TEMPERATURE:  # the likeliest token, as with 0
             temperature, top_p, top_k = 1.0, 1.0, 1
         try:
             self._sampling = SamplingConfig(

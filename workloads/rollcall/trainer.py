@@ -205,9 +205,9 @@ class Trainer:
 
         What a rollout that is lost has sampled is continued by another; while there is none, this
         waits. Without `max_tokens` the inference engine's own bound holds; `top_k` 0 is no bound;
-        temperature 0 takes the likeliest token. The same `seed` gives the same responses from the
-        same weights as far as the inference engine computes the same. TimeoutError after `timeout`
-        seconds.
+        temperature below 0.01 takes the likeliest token. The same `seed` gives the same responses
+        from the same weights as far as the inference engine computes the same. TimeoutError after
+        `timeout` seconds.
         """
         asked = AskedResponses(
             prompts,

@@ -1,12 +1,12 @@
 """How rollouts sample a response: `spec.algorithm.sampling`, and what a row changes of it."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 MAX_RESPONSE_TOKENS = 1 << 20
-MAX_TEMPERATURE = 10.0
+MIN_TEMPERATURE, MAX_TEMPERATURE = 0.01, 10.0  # vLLM takes 0.01 in place of less
+MIN_TOP_P = 0.000001  # less than the likeliest token has, of up to a million
 MAX_TOP_K = 1_000_000_000
 MAX_STOPS = 16
 MAX_STOP_LENGTH = 64
@@ -38,22 +38,27 @@ class SamplingConfig:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
         if not 0 <= self.max_tokens <= MAX_RESPONSE_TOKENS:
             raise ValueError(f"maxTokens must be from 1 to {MAX_RESPONSE_TOKENS}")
-        if not (math.isfinite(self.temperature) and 0 < self.temperature <= MAX_TEMPERATURE):
-            raise ValueError(f"temperature must be above 0 and at most {MAX_TEMPERATURE:g}")
-        if not 0 < self.top_p <= 1:
-            raise ValueError("topP must be above 0 and at most 1")
+        if not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            raise ValueError(f"temperature must be from {MIN_TEMPERATURE} to {MAX_TEMPERATURE:g}")
+        if not MIN_TOP_P <= self.top_p <= 1:
+            raise ValueError(f"topP must be from {MIN_TOP_P:f} to 1")
         if not 0 <= self.top_k <= MAX_TOP_K:
             raise ValueError(f"topK must be from 0 to {MAX_TOP_K}")
+        if len(self.column) > MAX_COLUMN_LENGTH:
+            raise ValueError(f"column must have at most {MAX_COLUMN_LENGTH} characters")
+        self._check_ends()
+
+    def _check_ends(self) -> None:
         if len(self.stop) > MAX_STOPS:
             raise ValueError(f"stop must have at most {MAX_STOPS} strings")
         if not all(1 <= len(text) <= MAX_STOP_LENGTH for text in self.stop):
             raise ValueError(f"each string of stop must have 1 to {MAX_STOP_LENGTH} characters")
+        if any("\ud800" <= letter <= "\udfff" for text in self.stop for letter in text):
+            raise ValueError("a string of stop has half of a surrogate pair, which is no text")
         if len(self.stop_token_ids) > MAX_STOP_TOKENS:
             raise ValueError(f"stopTokenIds must have at most {MAX_STOP_TOKENS} numbers")
         if not all(0 <= token <= MAX_TOKEN_ID for token in self.stop_token_ids):
             raise ValueError(f"each number of stopTokenIds must be from 0 to {MAX_TOKEN_ID}")
-        if len(self.column) > MAX_COLUMN_LENGTH:
-            raise ValueError(f"column must have at most {MAX_COLUMN_LENGTH} characters")
 
 
 def sampling_of(config: SamplingConfig, row: Mapping[str, Any]) -> SamplingConfig:

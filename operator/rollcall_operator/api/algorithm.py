@@ -9,8 +9,8 @@ from rollcall_operator.api.rules import Model, Rule
 from rollcall_operator.api.scalars import (
     Count,
     LearningRate,
-    Ratio,
     Temperature,
+    TopP,
 )
 from rollcall_operator.api.training import nested
 from rollcall_protocol.algorithm_settings import AlgorithmSettings
@@ -46,7 +46,7 @@ class SamplingSpec(Model):
     """Number of tokens at which a response ends. Unset: the inference engine's own default."""
     temperature: Temperature = "1.0"
     """The logits are divided by it, in rollouts and in the trainer; a decimal string."""
-    top_p: Ratio = "1.0"
+    top_p: TopP = "1.0"
     """Only the likeliest tokens with this total probability are sampled; a decimal string."""
     top_k: Annotated[int, Field(ge=0, le=MAX_TOP_K)] = 0
     """Only this number of the likeliest tokens is sampled. 0: all."""

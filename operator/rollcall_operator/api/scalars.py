@@ -14,7 +14,7 @@ from rollcall_operator.api.quantity import (
     parse_quantity,
 )
 from rollcall_operator.api.rules import Rule
-from rollcall_protocol.sampling_config import MAX_TEMPERATURE
+from rollcall_protocol.sampling_config import MAX_TEMPERATURE, MIN_TEMPERATURE, MIN_TOP_P
 from rollcall_protocol.train_settings import BUILT_IN, MAX_LEARNING_RATE
 
 JOB_NAME_MAX = 43
@@ -46,8 +46,8 @@ def matches(pattern: str, message: str) -> Rule:
 def dns_label(longest: int, why: str) -> Rule:
     """A rule that a string is a lower-case DNS label of at most `longest` characters."""
     return Rule(
-        message=f"must be at most {longest} characters ({why}): lower-case letters, digits and "
-        "'-', beginning with a letter and not ending with '-'",
+        message="must be lower-case letters, digits and '-', begin with a letter, not end with '-',"
+        f" and be at most {longest} characters ({why})",
         cel=f"self.size() <= {longest} && self.matches('^{_LABEL}$')",
         holds=lambda value: len(value) <= longest and re.fullmatch(_LABEL, value) is not None,
     )
@@ -118,7 +118,8 @@ Ratio = _decimal("0.0", "1.0", "0.2")
 Share = _decimal("0.0", "1.0", "0.2", with_low=True)
 Amount = _decimal("0.0", "1000.0", "0.5", with_low=True)
 Cap = _decimal("1.0", "1000.0", "5", with_low=True)
-Temperature = _decimal("0.0", str(MAX_TEMPERATURE), "0.7")
+Temperature = _decimal(str(MIN_TEMPERATURE), str(MAX_TEMPERATURE), "0.7", with_low=True)
+TopP = _decimal(f"{MIN_TOP_P:f}", "1.0", "0.95", with_low=True)
 LearningRate = _decimal("0.0", str(MAX_LEARNING_RATE), "1e-3")
 
 _NAME = "[A-Za-z0-9][-A-Za-z0-9._]*"

@@ -26,7 +26,7 @@ EVALUATION = {"everySteps": 10, "source": {"name": "builtin:reverse"}}
 REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
         "name too long",
-        ("metadata.name must be at most 43 characters", "its pods are named after it"),
+        ("metadata.name must be lower-case", "at most 43 characters (its trainer pods are named"),
         {"metadata.name": "a-job-with-a-name-that-is-far-too-long-for-us"},
     ),
     _apply(
@@ -217,7 +217,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "rollout name too long",
-        ("spec.rollouts[0].name", "must be at most 19 characters"),
+        ("spec.rollouts[0].name", "at most 19 characters"),
         {"spec.rollouts[0].name": "preemptible-a100-west"},
     ),
     _apply(
@@ -292,9 +292,11 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
         for name, value, text in (
             ("maxTokens", 0, "greater than or equal to 1"),
             ("maxTokens", 1_048_577, "less than or equal to 1048576"),
-            ("temperature", "0", "above 0.0 and at most 10.0"),
-            ("temperature", "10.5", "above 0.0 and at most 10.0"),
-            ("topP", "0", "above 0.0 and at most 1.0"),
+            ("temperature", "0", "from 0.01 to 10.0"),
+            ("temperature", "10.5", "from 0.01 to 10.0"),
+            ("temperature", "1e-45", "from 0.01 to 10.0"),
+            ("topP", "0", "from 0.000001 to 1.0"),
+            ("topP", "1e-46", "from 0.000001 to 1.0"),
             ("topK", -1, "greater than or equal to 0"),
         )
     ),
@@ -779,7 +781,7 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _pool(
         "pool: name with a dot",
-        ("metadata.name must be at most 63 characters", "its pods carry it as a label"),
+        ("metadata.name must be lower-case", "at most 63 characters (its pods carry it as a label"),
         {"metadata.name": "my.pool"},
     ),
     _pool(

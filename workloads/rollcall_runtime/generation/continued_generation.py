@@ -16,6 +16,7 @@ from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.generation.rollout_client import (
     RolloutBusyError,
+    RolloutFullError,
     RolloutLostError,
     UnanswerableError,
     generated_lines,
@@ -31,6 +32,10 @@ LOOK_SECONDS = 0.1  # between two looks for a rollout, while none serves
 
 class NoRolloutError(RuntimeError):
     """No rollout could go on with a request."""
+
+
+class UnbelievableError(RolloutLostError):
+    """A rollout said what no model samples: it lies, or the request makes every rollout say it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +70,13 @@ class Generation:
 
         NoRolloutError after MOST_MOVES rollouts that failed, or after the first one for a response
         of a schema, which another one cannot continue. UnanswerableError when two rollouts
-        have refused the request, or the only one: a single one may lie.
+        have refused the request, or the only one: a single one may lie. So is what cannot be
+        believed: NoRolloutError when two said such things, or the only one. It counts against a
+        rollout only when another one has gone on with the request.
         """
         response, oldest, failures = asked.begun, None, 0
-        refusals: dict[str, UnanswerableError] = {}  # by the rollout's address
+        refusals: dict[str, Exception] = {}  # by the rollout's address
+        suspect: ServingRollout | None = None
         while not response.finished:
             rollout = await self._rollout_for(asked, refusals)
             try:
@@ -79,6 +87,9 @@ class Generation:
                         self._check(line, rollout, asked, before=len(response.tokens))
                         response = line.new.after(response)
                         failures = 0 if line.new.tokens else failures
+                        if suspect is not None and line.new.tokens:
+                            self.routes.failed(suspect, time.monotonic())
+                            suspect = None
                         found = [v for v in (oldest, line.oldest) if v is not None]
                         oldest = min(found, default=None)
                         yield GeneratedSoFar(response, oldest, line.new.top)
@@ -86,14 +97,21 @@ class Generation:
                 if refusals:
                     raise
                 refusals[rollout.address] = error
-            except RolloutLostError as error:
-                failures += not isinstance(error, RolloutBusyError)
-                self.routes.failed(rollout, time.monotonic())
+            except UnbelievableError as error:
+                refused = NoRolloutError(f"{error}; the request may be the cause")
+                if refusals:
+                    raise refused from error
+                _check_continued(asked, response)
+                refusals[rollout.address], suspect = refused, rollout
                 self._moved()
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
-                if asked.json_schema and response.tokens:
-                    problem = "the rollout was lost, and no other continues a response_format"
-                    raise NoRolloutError(f"{problem}: send the request again") from error
+            except RolloutLostError as error:
+                failures += not isinstance(error, RolloutBusyError)
+                full = isinstance(error, RolloutFullError)
+                (self.routes.full if full else self.routes.failed)(rollout, time.monotonic())
+                self._moved()
+                log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
+                _check_continued(asked, response)
                 if failures >= MOST_MOVES:
                     raise NoRolloutError(
                         f"{failures} rollouts failed, the last: {error}"
@@ -109,17 +127,17 @@ class Generation:
         *,
         before: int,
     ) -> None:
-        """RolloutLostError for what no rollout says behind `before` tokens of the response."""
+        """UnbelievableError for what no rollout says behind `before` tokens of the response."""
         new = line.new or NewTokens((), (), ())
         bad = self._bounds.check_new(new, before=len(asked.prompt) + before, top=asked.top_logprobs)
         problem = bad.problem if bad is not None else ""
         if new.tokens and line.oldest is None:
             problem = problem or "tokens of no version"
         if problem:
-            raise RolloutLostError(f"{rollout.pod} is not believed: {problem}")
+            raise UnbelievableError(f"{rollout.pod} is not believed: {problem}")
 
     async def _rollout_for(
-        self, asked: GenerationRequest, refusals: Mapping[str, UnanswerableError]
+        self, asked: GenerationRequest, refusals: Mapping[str, Exception]
     ) -> ServingRollout:
         """One that has not refused the request. Raises the refusal if there is no other rollout."""
         while True:
@@ -134,3 +152,10 @@ class Generation:
                     await self._changed.wait()
             except TimeoutError:
                 continue
+
+
+def _check_continued(asked: GenerationRequest, response: Response) -> None:
+    """NoRolloutError if no other rollout can go on from where one was lost."""
+    if asked.json_schema and response.tokens:
+        problem = "the rollout was lost, and no other continues a response_format"
+        raise NoRolloutError(f"{problem}: send the request again")

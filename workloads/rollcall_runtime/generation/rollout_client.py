@@ -23,7 +23,11 @@ class RolloutLostError(Exception):
 
 
 class RolloutBusyError(RolloutLostError):
-    """A rollout drains, or has all requests that it may; it may take this one later."""
+    """A rollout drains, or is full; it may take this one later."""
+
+
+class RolloutFullError(RolloutBusyError):
+    """A rollout has as many requests as it may."""
 
 
 class UnanswerableError(ValueError):
@@ -94,5 +98,5 @@ async def _refused(answer: aiohttp.ClientResponse, rollout: ServingRollout) -> N
     if answer.status in {400, 413}:
         refusal = TooLongError if answer.status == 413 else UnanswerableError
         raise refusal(problem or f"the rollouts refuse it ({answer.status})")
-    kind = RolloutBusyError if answer.status == 503 else RolloutLostError
+    kind = {429: RolloutFullError, 503: RolloutBusyError}.get(answer.status, RolloutLostError)
     raise kind(f"{rollout.pod}: {answer.status} {problem}")

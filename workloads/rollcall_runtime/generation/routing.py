@@ -23,6 +23,7 @@ class RequestRoutes:
         self._running: Counter[str] = Counter()
         self._given: Counter[str] = Counter()  # in all, so that idle ones take turns
         self._avoided: dict[str, float] = {}  # until when
+        self._full: dict[str, tuple[int, float]] = {}  # requests that fill it, believed until when
         self._seen: OrderedDict[int, str] = OrderedDict()
 
     @property
@@ -45,7 +46,11 @@ class RequestRoutes:
 
         None of the addresses `without`. `now` is in seconds, of any clock.
         """
-        fit = [a for a in self._rollouts if self._avoided.get(a, now) <= now and a not in without]
+        fit = [
+            a
+            for a in self._rollouts
+            if self._avoided.get(a, now) <= now and a not in without and self._has_room(a, now)
+        ]
         if not fit:
             return None
         blocks = list(_blocks(prompt))
@@ -68,6 +73,20 @@ class RequestRoutes:
         """`rollout` was lost or refused: the next requests go elsewhere for AVOID_SECONDS."""
         self._avoided[rollout.address] = now + AVOID_SECONDS
         self._avoided = {a: until for a, until in self._avoided.items() if until > now}
+
+    def full(self, rollout: ServingRollout, now: float) -> None:
+        """`rollout` has as many requests as it may: it gets no more for AVOID_SECONDS."""
+        running = self._running[rollout.address]  # with the one that it refused
+        if running <= 1:  # other fronts fill it
+            self.failed(rollout, now)
+            return
+        most = min(running - 1, self._full.get(rollout.address, (running, 0.0))[0])
+        self._full[rollout.address] = (most, now + AVOID_SECONDS)
+        self._full = {a: kept for a, kept in self._full.items() if kept[1] > now}
+
+    def _has_room(self, address: str, now: float) -> bool:
+        most, until = self._full.get(address, (0, now))
+        return until <= now or self._running[address] < most
 
     def _remember(self, blocks: Sequence[int], address: str) -> None:
         for block in blocks:

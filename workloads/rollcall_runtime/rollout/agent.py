@@ -31,7 +31,7 @@ from rollcall_runtime.rollout.agent_server import AgentServer
 from rollcall_runtime.rollout.completion_sender import CAPACITY, CompletionSender
 from rollcall_runtime.rollout.conversation import Conversations
 from rollcall_runtime.rollout.drain import Drain
-from rollcall_runtime.rollout.generation_endpoint import GenerationEndpoint
+from rollcall_runtime.rollout.generation_endpoint import AT_ONCE, GenerationEndpoint
 from rollcall_runtime.rollout.generation_worker import (
     FinishedLease,
     GenerationWorker,
@@ -60,6 +60,7 @@ log = logging.getLogger(__name__)
 STAGED_COPIES = 2  # of the weights: the version that serves, and the next one
 BATCHES_LEASED = 2  # what is being sampled, and as much that waits or is scored
 CLOSE_SECONDS = 2.0
+LEAST_OF_THE_FRONT = 8  # requests at once, beside leased prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +161,8 @@ class Agent:
             names=self._names,
             tls=environment.trust.client_context,
         )
+        # Beside leased prompts the front has no more of the engine than the trainer has.
+        of_the_front = max(LEAST_OF_THE_FRONT, concurrency * algorithm.group_size)
         self._endpoint = GenerationEndpoint(
             engine=dependencies.engine,
             served=served,
@@ -167,6 +170,7 @@ class Agent:
             tickets=self._tickets,
             metrics=dependencies.metrics,
             draining=lambda: self._drain.draining,
+            at_once=lambda: of_the_front if self._generator.leases else AT_ONCE,
         )
         self._port = pod_contract.AGENT_PORT
         self._starting = True

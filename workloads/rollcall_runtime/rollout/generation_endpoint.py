@@ -28,7 +28,8 @@ _TOKEN_BYTES, _REQUEST_BYTES = 64, 2**17  # as JSON: a token of `begun`, and all
 class GenerationEndpoint:
     """Answers for whom the coordinator gave a ticket of this endpoint. Belongs to one event loop.
 
-    While `draining` it takes no request, and those that run go on until `end`.
+    While `draining` it takes no request, and those that run go on until `end`. `at_once` requests
+    run, which may change: those beyond it go on, and no new ones come.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class GenerationEndpoint:
         tickets: TicketKeys,
         metrics: RolloutMetrics,
         draining: Callable[[], bool],
-        at_once: int = AT_ONCE,
+        at_once: Callable[[], int] = lambda: AT_ONCE,
     ) -> None:
         self._engine, self._served, self._bounds = engine, served, bounds
         self._tickets, self._metrics = tickets, metrics
@@ -62,7 +63,7 @@ class GenerationEndpoint:
     async def handle(self, request: web.Request) -> web.StreamResponse:
         """POST of a GenerationRequest: 200 with a GenerationLine a line, an empty one as heartbeat.
 
-        401 without a ticket, 503 while it drains or beyond `at_once`, 408 for a body that comes
+        401 without a ticket, 503 while it drains, 429 beyond `at_once`, 408 for a body that comes
         slowly, 413 for one that is too long for it or for the engine, 400 for a request that the
         model cannot take.
         """
@@ -71,8 +72,9 @@ class GenerationEndpoint:
         if self._draining():
             return self._refuse("draining", 503, "this rollout drains")
         task = asyncio.current_task()
-        if task is None or len(self._running) >= self._at_once:
-            return self._refuse("too_many_generations", 503, f"{self._at_once} requests run here")
+        if task is None or len(self._running) >= self._at_once():
+            problem = f"{len(self._running)} requests run here, as many as may now"
+            return self._refuse("too_many_generations", 429, problem)
         self._running.add(task)
         self._changed()
         try:

@@ -22,6 +22,10 @@ _NAMES = (
 _CURES = {
     r'secret "[^"]*" not found': "create the Secret, or correct secretName",
     r'configmap "[^"]*" not found': "create the ConfigMap, or correct its name",
+    r"failed to sync (secret|configmap) cache": (
+        "the node's kubelet could not read it from the API server and tries again; if this stays, "
+        "see whether the node reaches the API server"
+    ),
     r"references non-existent": "add the key that items names, or correct items",
     r"hostPath type check failed": "create the path on the node, or correct hostPath",
     r"Multi-Attach|already (used|attached)|being used": (

@@ -27,6 +27,9 @@ def rewards_usable(reward: RewardSpec | None, snapshot: JobSnapshot | None) -> l
     if snapshot is None or reward is None:
         return []
     kind, failure = JobCondition.REWARDS_USABLE, snapshot.reward_failure
+    progress = snapshot.progress
+    if failure is None and progress.rollout_reward is None and not progress.step:
+        return [ConditionState(kind, None, Reason.STARTING, "no sample has a reward yet")]
     if failure is None:
         text = "the reward function gives usable rewards"
         return [ConditionState(kind, True, Reason.REWARDS_USABLE, text)]

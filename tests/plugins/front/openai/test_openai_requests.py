@@ -46,16 +46,16 @@ def test_what_is_set_counts() -> None:
     assert (found.n, found.seed, found.stream, found.logprobs) == (3, 4, True, True)
 
 
-@pytest.mark.parametrize("temperature", [0, 0.0, 1e-300, 0.0009])
+@pytest.mark.parametrize("temperature", [0, 0.0, 1e-300, 0.0099])
 def test_temperature_0_takes_the_likeliest_token(temperature: float) -> None:
     """So does one that is nearly 0, by which logits would become infinite."""
     found = read_chat({**CHAT, "temperature": temperature}, JOB)
     assert (found.sampling.top_k, found.sampling.top_p) == (1, 1.0)
 
 
-def test_a_temperature_from_0_001_on_is_taken_as_it_is() -> None:
-    found = read_chat({**CHAT, "temperature": 0.001}, JOB).sampling
-    assert (found.temperature, found.top_p, found.top_k) == (0.001, 0.9, 40)
+def test_a_temperature_from_0_01_on_is_taken_as_it_is() -> None:
+    found = read_chat({**CHAT, "temperature": 0.01}, JOB).sampling
+    assert (found.temperature, found.top_p, found.top_k) == (0.01, 0.9, 40)
 
 
 def test_two_requests_without_a_seed_differ() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import time
 from typing import Any
 
 import pytest
@@ -189,3 +190,24 @@ async def test_a_redirection_is_not_followed() -> None:
         async with rollout(redirect) as false:
             await answer_beside(false, honest)
     assert reached == []
+
+
+async def test_what_a_request_makes_every_rollout_say_counts_against_none_of_them() -> None:
+    nan = line(3, logprob=math.nan)
+    async with liar(nan) as one, liar(nan) as other, generating() as generation:
+        generation.replace(ServingRollouts((one, other)))
+        async with asyncio.timeout(5):
+            with pytest.raises(NoRolloutError, match="log-probability nan; the request may be"):
+                await sampled(generation, PROMPT, COUNT)
+        now = time.monotonic()
+        chosen = {generation.routes.choose((at,), now) for at in range(8)}
+        assert chosen == {one, other}
+
+
+async def test_a_liar_is_avoided_once_another_rollout_has_answered() -> None:
+    lie = line(VOCABULARY)
+    async with liar(lie) as false, counting_rollout() as honest, generating() as generation:
+        generation.replace(ServingRollouts((false, honest.serving)))
+        assert await sampled(generation, PROMPT, COUNT) == expected(PROMPT, COUNT)
+        chosen = {generation.routes.choose((at,), time.monotonic()) for at in range(8)}
+        assert chosen == {honest.serving}

@@ -10,7 +10,7 @@ from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.models.tokenizer import ModelTokenizer, open_tokenizer
 from rollcall_runtime.worker.errors import SpecError
-from tests.process.engines.tiny_models import LETTERS, write_tiny_model
+from tests.process.engines.tiny_models import LETTERS, tiny_tokenizer, write_tiny_model
 from tests.unit.rollcall_runtime.data.character_tokenizer import appending_model
 
 CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
@@ -159,3 +159,22 @@ def test_a_model_without_tokenizer_takes_tokens_alone(directory: Path) -> None:
 def test_a_damaged_tokenizer_is_refused(directory: Path, text: str) -> None:
     (directory / "tokenizer.json").write_text(text)
     assert refusal(directory).startswith(f"cannot read the tokenizer in '{directory}': ")
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for i in range(1000000000) %}{{ i }}{% endfor %}",
+        "{{ messages[0]['content'].__class__.__mro__ }}",
+        "{{ 1 / 0 }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ '%9999999999999999999d' % 1 }}",
+    ],
+    ids=["endless", "escape", "division", "recursion", "width"],
+)
+def test_a_template_that_fails_in_any_way_refuses_the_messages(template: str) -> None:
+    library = tiny_tokenizer()
+    library.chat_template = template
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({2}))
+    with pytest.raises(ValueError, match="the chat template refuses these messages: "):
+        tokenizer.chat_text([{"role": "user", "content": "hi"}])

@@ -143,7 +143,7 @@ async def counting_rollout(
         tickets=keys,
         metrics=rollout_metrics(),
         draining=draining,
-        at_once=at_once,
+        at_once=lambda: at_once,
     )
     rollout = CountingRollout(engine, endpoint, name)
 

@@ -15,7 +15,10 @@ from aiohttp import web
 from rollcall_protocol import pod_contract
 from rollcall_protocol.pod_contract import TICKET_HEADER
 from rollcall_protocol.prompts.sample_check import SampleBounds
+from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
+from rollcall_protocol.wire.json_codec import to_json
 from rollcall_protocol.wire.messages import (
     MEMBER_MESSAGES,
     Ack,
@@ -512,3 +515,23 @@ async def test_tokens_of_another_rollout_that_cannot_be_are_sampled_again(
         count = bench.metrics.registry.get_sample_value
         refused = bench.metrics.labels | {"what": f"bad_partial_{fault}"}
         assert count("rollcall_refused_total", refused) == 1
+
+
+async def test_beside_leased_prompts_the_front_has_no_more_requests_than_the_trainer() -> None:
+    async with Bench(FakeEngine(blocked=True), group_size=5).running() as bench:
+        await bench.commit(V1)
+        await bench.coordinator.say(TicketKey(KEY))
+        await bench.coordinator.say(lease(1, group_size=5))
+        await bench.engine.requested(5)
+        url = f"http://{bench.address}:{pod_contract.AGENT_PORT}{pod_contract.GENERATE_ROUTE}"
+        headers = {TICKET_HEADER: sign_ticket(KEY, pod_contract.GENERATE_ROUTE)}
+        body = to_json(GenerationRequest((3, 4), SamplingConfig(max_tokens=3), seed=1))
+        async with aiohttp.ClientSession(headers=headers) as session:
+
+            async def asked() -> int:
+                async with session.post(url, data=body) as answer:
+                    return answer.status
+
+            statuses = await asyncio.gather(*(asked() for _ in range(14)))
+            assert statuses.count(200) == 2 * 5, "as many as of 2 leases of 5"
+            assert statuses.count(429) == 4

@@ -152,7 +152,7 @@ async def test_more_requests_than_allowed_are_refused() -> None:
         running = asyncio.create_task(post(rollout))
         while not rollout.engine.requests:
             await asyncio.sleep(0.001)
-        assert (await post(rollout))[0] == 503
+        assert (await post(rollout))[0] == 429
         running.cancel()
 
 

@@ -9,14 +9,13 @@ from rollcall_plugins.front.openai.bad_request import BadRequestError
 from rollcall_plugins.front.openai.chat_messages import read_messages, read_tools
 from rollcall_plugins.front.openai.neutral_settings import check_neutral
 from rollcall_plugins.front.openai.response_format import read_response_format
-from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.sampling_config import MIN_TEMPERATURE, SamplingConfig
 from rollcall_protocol.wire.generation import MAX_TOP_LOGPROBS
 
 MOST_CHOICES = 128
 MOST_ANSWERS = 4096  # of a request: its prompts, each with its choices
 _MAX_SEED = 2**63
 _LARGEST = 1e9  # of numbers that are not whole
-_LEAST_TEMPERATURE = 1e-3  # below it logits would become infinite; it means 0
 
 # What has no effect here, and no other meaning than to the client or to OpenAI's own service.
 _WITHOUT_EFFECT = {
@@ -190,7 +189,7 @@ def _sampling(fields: dict[str, Any], base: SamplingConfig, longest: str) -> Sam
         "stop": ("stop", _stop(fields)),
     }
     temperature = asked["temperature"][1]
-    if temperature is not None and 0 <= temperature < _LEAST_TEMPERATURE:
+    if temperature is not None and 0 <= temperature < MIN_TEMPERATURE:
         asked |= {"temperature": ("", None), "top_p": ("top_p", 1.0), "top_k": ("top_k", 1)}
     sampling = replace(base, column="")
     for name, (field, value) in asked.items():

@@ -38,6 +38,7 @@ def token_logprobs(logits: Tensor, sampling: SamplingConfig) -> Tensor:
     if sampling.top_p < 1:
         before = ordered.exp().cumsum(-1) - ordered.exp()
         left &= before < sampling.top_p
+        left[:, 0] = True  # float32 has no number as small as a tiny top_p
     kept = torch.zeros_like(left).scatter(-1, order, left)
     return logprobs.masked_fill(~kept, -torch.inf).log_softmax(-1)
 

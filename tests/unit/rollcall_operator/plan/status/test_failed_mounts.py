@@ -68,6 +68,13 @@ def test_the_condition_names_field_volume_pod_cause_and_cure() -> None:
             "create the ConfigMap",
             id="not of the template",
         ),
+        pytest.param(
+            'MountVolume.SetUp failed for volume "keys" : failed to sync configmap cache: timed '
+            "out waiting for the condition",
+            "volumes[1]: volume 'keys' of pod p-1",
+            "kubelet could not read it from the API server",
+            id="the kubelet has not read it yet",
+        ),
         pytest.param("strange", "volume '' of pod p-1", "correct the volume", id="no volume"),
     ],
 )

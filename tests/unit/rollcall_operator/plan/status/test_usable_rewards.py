@@ -27,15 +27,25 @@ def warnings(simulator: JobSimulator) -> list[str]:
     return [event.reason for event in events if event.type == "Warning"]
 
 
+def test_before_the_first_sample_nothing_is_known_of_rewards() -> None:
+    simulator = running()
+    assert condition(simulator) == ("Unknown", "Starting", "no sample has a reward yet")
+    simulator.report(reward=0.0)
+    simulator.converge(2)
+    assert condition(simulator)[0] == "True"
+
+
 def test_rewards_are_usable_until_the_coordinator_reports_an_error() -> None:
     simulator = running()
+    simulator.report(reward=0.5)
+    simulator.converge(2)
     assert condition(simulator)[:2] == ("True", "RewardsUsable")
     simulator.report(reward_failure=RAISED)
     simulator.converge(2)
     status, reason, message = condition(simulator)
     assert (status, reason) == ("False", "RewardRaised")
     assert message.startswith(TEXT)
-    simulator.report()
+    simulator.report(step=1)
     simulator.converge(2)
     assert condition(simulator)[0] == "True"
 
