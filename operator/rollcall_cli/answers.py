@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -12,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_cli import job_actions
 from rollcall_cli.cluster import chosen_cluster
-from rollcall_cli.job_actions import NoSuchObjectError
+from rollcall_cli.job_actions import FinishedJobError, NoSuchObjectError
 from rollcall_cli.job_description import read_description
 from rollcall_cli.job_record import NoSuchJobError, read_job
 from rollcall_cli.job_summary import read_summary
+from rollcall_cli.visible_text import visible_lines, visible_values
 from rollcall_operator.kube.connection import ConfigurationError
 from rollcall_operator.kube.errors import ApiError, UnreachableError
 from rollcall_protocol.sample_query import BadQueryError
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
 
 _STANDARD_OUTPUT = Path("-")
+_BROKEN_PIPE = 141  # as a shell says it of a program that SIGPIPE ends
 _PARTS = {"epochs": ("epochs", "sessions"), "pools": ("pools", "rollouts")}
 """By command: the parts of the summary that it shows; `status` shows all."""
 
@@ -35,19 +38,26 @@ _PARTS = {"epochs": ("epochs", "sessions"), "pools": ("pools", "rollouts")}
 def outcome(work: Coroutine[Any, Any, int]) -> int:
     """The exit code of `answer`, or of what has it in it; errors are said in a sentence."""
     try:
-        return asyncio.run(work)
+        code = asyncio.run(work)
+        sys.stdout.flush()
+        return code  # noqa: TRY300 - with it, errors of the flush are caught
     except KeyboardInterrupt:
         return 0
+    except BrokenPipeError:  # whoever read the output has enough of it
+        with open(os.devnull, "w", encoding="utf-8") as nothing:  # noqa: PTH123 - no path to read
+            os.dup2(nothing.fileno(), sys.stdout.fileno())
+        return _BROKEN_PIPE
     except (
         NoSuchJobError,
         NoSuchObjectError,
+        FinishedJobError,
         BadQueryError,
         ConfigurationError,
         ApiError,
         UnreachableError,
         OSError,
     ) as error:
-        print(f"rollcall: {error}", file=sys.stderr)
+        print(visible_lines(f"rollcall: {error}"), file=sys.stderr)
         return 1
 
 
@@ -88,7 +98,7 @@ async def _logs(options: argparse.Namespace) -> int:
     for line in lines:
         print(json.dumps(asdict(line)) if options.output == "json" else line.text())
     for sentence in missing:
-        print(f"rollcall: {sentence}", file=sys.stderr)
+        print(visible_lines(f"rollcall: {sentence}"), file=sys.stderr)
     return 1 if missing and not lines else 0
 
 
@@ -113,13 +123,14 @@ def _print(options: argparse.Namespace, found: dict[str, Any]) -> None:
         "pools": screens.pools_screen,
         "describe": screens.description_screen,
     }[options.command]
-    Console(highlight=False).print(draw(found, now=time.time()))
+    screens.print_wide(Console(highlight=False), draw(visible_values(found), now=time.time()))
 
 
 async def _change(options: argparse.Namespace) -> int:
     async with chosen_cluster(options) as (client, namespace):
         change = await _CHANGES[options.command](client, namespace, options)
-    print(json.dumps(change, indent=2) if options.output == "json" else change["message"])
+    as_json = options.output == "json"
+    print(json.dumps(change, indent=2) if as_json else visible_lines(change["message"]))
     return 0
 
 
@@ -160,7 +171,7 @@ async def _report(options: argparse.Namespace) -> int:
         await asyncio.to_thread(_write, path, text)
         print(path)
     for sentence in record.missing:
-        print(f"rollcall: {sentence}", file=sys.stderr)
+        print(visible_lines(f"rollcall: {sentence}"), file=sys.stderr)
     return 0
 
 

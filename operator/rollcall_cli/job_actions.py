@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rollcall_cli.job_record import get_job
+from rollcall_operator.api.conditions import JobPhase
 from rollcall_operator.api.labels import JOB, POOL, ROLE, ROLLOUT
 from rollcall_operator.kube.errors import NotFoundError
 from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS
@@ -20,11 +21,16 @@ class NoSuchObjectError(Exception):
     """The pod or pool is not there, or is not of the kind; the message says how to list them."""
 
 
+class FinishedJobError(Exception):
+    """The job is over: the change would have no effect. The message says its state."""
+
+
 async def set_suspended(
     client: KubeClient, *, namespace: str, name: str, suspended: bool
 ) -> Change:
-    """Suspend or resume a job. NoSuchJobError, ApiError."""
+    """Suspend or resume a job. NoSuchJobError, FinishedJobError, ApiError."""
     job = await get_job(client, namespace=namespace, name=name)
+    _refuse_if_finished(job)
     changed = bool(job["spec"].get("suspend", False)) != suspended
     if changed:
         patch = {"spec": {"suspend": suspended}}
@@ -91,7 +97,10 @@ async def kill(client: KubeClient, *, namespace: str, pod: str) -> Change:
 
 
 async def scale(client: KubeClient, *, namespace: str, pool: str, replicas: int) -> Change:
-    """Set the number of rollouts of a RolloutPool. NoSuchObjectError, ApiError."""
+    """Set the number of rollouts of a RolloutPool.
+
+    NoSuchObjectError, FinishedJobError, ApiError.
+    """
     try:
         before = await client.get(ROLLOUT_POOLS, namespace=namespace, name=pool)
     except NotFoundError as error:
@@ -99,6 +108,8 @@ async def scale(client: KubeClient, *, namespace: str, pool: str, replicas: int)
             f"there is no RolloutPool {pool!r} in namespace {namespace!r}; list them with: "
             "kubectl get rolloutpools"
         ) from error
+    job = before["spec"]["jobRef"]["name"]
+    _refuse_if_finished(await client.find(RL_JOBS, namespace=namespace, name=job) or {})
     patch = {"spec": {"replicas": replicas}}
     await client.merge(ROLLOUT_POOLS, namespace=namespace, name=pool, patch=patch)
     was = before["spec"].get("replicas", 1)
@@ -120,6 +131,16 @@ async def delete(client: KubeClient, *, namespace: str, name: str) -> Change:
         "job": name,
         "message": f"{name} is deleted, and with it its pods; its checkpoint volume stays",
     }
+
+
+def _refuse_if_finished(job: Object) -> None:
+    phase = (job.get("status") or {}).get("phase", "")
+    if phase in {JobPhase.SUCCEEDED, JobPhase.FAILED}:
+        name = job["metadata"].get("name", "")
+        raise FinishedJobError(
+            f"job {name!r} is {phase}, which is final: nothing of it was changed; to train again, "
+            "apply it under another name, or delete it first"
+        )
 
 
 def _labels(pod: Object | None) -> dict[str, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rollcall_cli.job_record import NoSuchJobError
+from rollcall_cli.visible_text import visible_lines
 from rollcall_operator.api.labels import JOB, ROLE, ROLLOUT, TRAINER
 from rollcall_operator.kube.errors import ApiError, UnreachableError
 from rollcall_operator.kube.resources import PODS
@@ -38,7 +39,8 @@ class LogLine:
         """The record as lines to read: time, level, pod, epoch, message, then the exception."""
         epoch = "" if self.epoch is None else f" epoch {self.epoch}"
         more = f"\n{self.exception}" if self.exception else ""
-        return f"{self.time} {self.level:<7} {self.pod}{epoch}: {self.message}{more}"
+        line = f"{self.time} {self.level:<7} {self.pod}{epoch}: {self.message}{more}"
+        return visible_lines(line)  # of containers, which may write what a terminal obeys
 
 
 async def read_logs(

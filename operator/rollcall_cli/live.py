@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rollcall_cli.job_summary import read_summary
 from rollcall_cli.screens import status_screen
+from rollcall_cli.visible_text import visible, visible_values
 from rollcall_operator.kube.errors import ApiError, UnreachableError
 
 if TYPE_CHECKING:
@@ -41,11 +42,11 @@ async def watch(
     with Live(console=console, screen=True, auto_refresh=False) as screen:
         async for found in _readings(client, namespace, job, every):
             if isinstance(found, Exception):
-                above = Text(f"Not read again: {found}", style="bold red")
+                above = Text(visible(f"Not read again: {found}"), style="bold red")
             else:
                 now = time.time()
                 progress = _progress(found, pace.words(found, now))
-                shown = Group(*progress, status_screen(found, now=now))
+                shown = Group(*progress, status_screen(visible_values(found), now=now))
                 above = Text(
                     f"Read {time.strftime('%H:%M:%S', time.localtime(now))}, again every {every:g} "
                     "s. Ctrl-C ends this.",
@@ -61,7 +62,7 @@ async def print_lines(client: KubeClient, *, namespace: str, job: str, every: fl
     """
     async for found in _readings(client, namespace, job, every):
         if isinstance(found, Exception):
-            print(f"rollcall: not read again: {found}", file=sys.stderr, flush=True)
+            print(visible(f"rollcall: not read again: {found}"), file=sys.stderr, flush=True)
         else:
             print(json.dumps(found), flush=True)
 

@@ -48,6 +48,7 @@ def parser(plugins: Iterable[str] = ()) -> argparse.ArgumentParser:
         prog="rollcall", description="Looks at RLJobs and their rollouts in a cluster."
     )
     whole.add_argument("--version", action="version", version=__version__)
+    _add_cluster_options(whole, default=None)  # as kubectl has them, before the command, too
     commands = whole.add_subparsers(required=True, metavar="COMMAND")
     add_commands(Commands(commands, _add_cluster_options))
     for name in plugins:
@@ -55,11 +56,18 @@ def parser(plugins: Iterable[str] = ()) -> argparse.ArgumentParser:
     return whole
 
 
-def _add_cluster_options(command: argparse.ArgumentParser) -> None:
-    """The options that name a cluster and a namespace."""
-    command.add_argument("-n", "--namespace", help="namespace (that of the kubeconfig's context)")
-    command.add_argument("--kubeconfig", help="kubeconfig file (KUBECONFIG, then ~/.kube/config)")
-    command.add_argument("--context", help="context of the kubeconfig (its current one)")
+def _add_cluster_options(
+    command: argparse.ArgumentParser, *, default: str | None = argparse.SUPPRESS
+) -> None:
+    """The options that name a cluster and a namespace; one that is left out behind a command keeps
+    what was given before it.
+    """
+    for names, text in (
+        (("-n", "--namespace"), "namespace (that of the kubeconfig's context)"),
+        (("--kubeconfig",), "kubeconfig file (KUBECONFIG, then ~/.kube/config)"),
+        (("--context",), "context of the kubeconfig (its current one)"),
+    ):
+        command.add_argument(*names, default=default, help=text)
 
 
 @dataclass(frozen=True, slots=True)

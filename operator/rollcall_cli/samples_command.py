@@ -13,6 +13,7 @@ from rollcall_cli.cluster import chosen_cluster
 from rollcall_cli.job_record import NoSuchJobError, get_job
 from rollcall_cli.job_samples import as_object, follow_samples, read_samples
 from rollcall_cli.sample_screen import LEGENDS, samples_screen
+from rollcall_cli.visible_text import visible
 from rollcall_protocol.sample_query import SampleQuery
 from rollcall_protocol.sample_record import read_records
 
@@ -41,7 +42,7 @@ async def run(options: argparse.Namespace) -> int:
             return 0
         async for found in follow_samples(client, **where, query=query):
             if isinstance(found, Exception):
-                print(f"rollcall: not read again: {found}", file=sys.stderr, flush=True)
+                print(visible(f"rollcall: not read again: {found}"), file=sys.stderr, flush=True)
             elif found:
                 _print(options, found)
     return 0

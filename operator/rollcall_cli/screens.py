@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -16,9 +17,12 @@ from rollcall_operator.plan.timestamps import from_time
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 SHOWN_EPOCHS, SHOWN_ROLLOUTS = 5, 8
+_WIDEST = 250  # columns, of lines with long names
+_WHOLE = {"name", "pool", "node", "type", "reason", "about", "session", "cause", "group"}
+"""Columns with words that people copy: they are not broken over lines."""
 _EPOCHS = EPOCHS | {"time": "opened"}
 _SESSIONS = {"session": "session", "group": "group"} | SESSIONS | {"time": "usable"}
 _ROLLOUTS = {
@@ -105,6 +109,13 @@ def ago(time: str, now: float) -> str:
     return f"{seconds:.0f} s ago"
 
 
+def print_wide(console: Console, screen: RenderableType) -> None:
+    """Print. Lines are longer than a terminal that is too narrow for the names of pods."""
+    least = Measurement.get(console, console.options.update(max_width=_WIDEST), screen).minimum
+    console.width = max(console.width, least)
+    console.print(screen)
+
+
 def _headline(summary: Mapping[str, Any], now: float) -> Iterable[RenderableType]:
     phase = summary.get("phase", "Pending")
     words = [Text(f"{summary['namespace']}/{summary['name']}: {phase}", style="bold")]
@@ -142,8 +153,8 @@ def _counts(summary: Mapping[str, Any], behind: int) -> Text:
 
 def _table(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]], now: float) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in columns.values():
-        table.add_column(title, overflow="fold")
+    for name, title in columns.items():
+        table.add_column(title, overflow="fold", no_wrap=name in _WHOLE)
     for row in rows:
         table.add_row(*(_cell(name, row.get(name, ""), now) for name in columns))
     return table

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from rollcall_cli.visible_text import visible_lines
 from rollcall_local.errors import LocalError
 from rollcall_local.manifest_options import add_manifest_options, given_images, given_manifests
 
@@ -77,7 +78,7 @@ class _Lines:
             return
         kind = "warning" if warning else "right" if right else "WRONG"
         words = ": ".join(filter(None, (kind, about, text)))
-        print(words, flush=True)
+        print(visible_lines(words), flush=True)
 
 
 if __name__ == "__main__":

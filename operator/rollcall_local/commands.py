@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollcall_cli import main as cluster_commands
+from rollcall_cli.visible_text import visible_lines
 from rollcall_local.errors import LocalError
 from rollcall_local.kubelet.addresses import NoAddressError
 from rollcall_local.manifest_options import add_manifest_options, given_images, given_manifests
@@ -66,7 +67,7 @@ def _run(options: argparse.Namespace) -> int:
     chosen = RunOptions(
         files=files, folders=folders, images=given_images(options), name=options.name
     )
-    return run(chosen, say=lambda line: print(line, flush=True))
+    return run(chosen, say=lambda line: print(visible_lines(line), flush=True))
 
 
 def _list(options: argparse.Namespace) -> int:

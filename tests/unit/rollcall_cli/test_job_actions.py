@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from rollcall_cli.job_actions import (
+    FinishedJobError,
     NoSuchObjectError,
     delete,
     drain,
@@ -15,7 +16,7 @@ from rollcall_cli.job_actions import (
 )
 from rollcall_cli.job_record import NoSuchJobError
 from rollcall_operator.kube.errors import NotFoundError
-from rollcall_operator.kube.resources import Resource
+from rollcall_operator.kube.resources import RL_JOBS, Resource
 
 if TYPE_CHECKING:
     from rollcall_operator.kube.client import KubeClient
@@ -27,18 +28,22 @@ class Cluster:
 
     spec: dict[str, Any] = field(default_factory=dict)
     role: str = "rollout"
+    phase: str = "Running"
     merged: list[dict[str, Any]] = field(default_factory=list)
     deleted: list[tuple[str | int, ...]] = field(default_factory=list)
 
     async def get(self, _: Resource, *, namespace: str, name: str) -> dict[str, Any]:
         if name != "reverse":
             raise NotFoundError(status=404, reason="NotFound", message="no such job", what="get")
-        return {"metadata": {"uid": "u0"}, "spec": self.spec}
+        found = {"metadata": {"uid": "u0", "name": name}, "spec": self.spec}
+        return found | {"status": {"phase": self.phase}}
 
     async def merge(self, _: Resource, *, patch: dict[str, Any], **__: str) -> None:
         self.merged.append(patch)
 
-    async def find(self, _: Resource, *, namespace: str, name: str) -> dict[str, Any] | None:
+    async def find(self, kind: Resource, *, namespace: str, name: str) -> dict[str, Any] | None:
+        if kind is RL_JOBS:
+            return await self.get(kind, namespace=namespace, name=name)
         labels = {
             "rollcall.dev/role": self.role,
             "rollcall.dev/job": "reverse",
@@ -130,7 +135,7 @@ async def test_a_pod_is_killed_without_time_to_end() -> None:
 
 
 async def test_a_pool_is_scaled() -> None:
-    cluster = Cluster({"replicas": 2})
+    cluster = Cluster({"replicas": 2, "jobRef": {"name": "reverse"}})
     said = await scale(cast("KubeClient", cluster), namespace="team", pool="reverse", replicas=4)
     assert "reverse has 4 rollouts in place of 2" in said["message"]
     assert cluster.merged == [{"spec": {"replicas": 4}}]
@@ -146,3 +151,15 @@ async def test_a_job_is_deleted_by_its_uid() -> None:
     said = await delete(cast("KubeClient", cluster), namespace="team", name="reverse")
     assert "its checkpoint volume stays" in said["message"]
     assert cluster.deleted == [("reverse", "u0")]
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_job_that_is_over_is_not_changed(phase: str) -> None:
+    cluster = Cluster({"jobRef": {"name": "reverse"}, "replicas": 2}, phase=phase)
+    for suspended in (True, False):
+        with pytest.raises(FinishedJobError, match=f"'reverse' is {phase}, which is final"):
+            await suspend(cluster, suspended=suspended)
+    client = cast("KubeClient", cluster)
+    with pytest.raises(FinishedJobError, match=phase):
+        await scale(client, namespace="team", pool="reverse", replicas=3)
+    assert cluster.merged == []

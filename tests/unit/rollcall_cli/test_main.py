@@ -1,6 +1,8 @@
 """The commands: each answers in JSON too, and says where it wrote what."""
 
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import EntryPoint
@@ -144,3 +146,62 @@ def test_a_command_of_another_package_gets_the_words_after_its_name(
     monkeypatch.setattr(command, "entry_points", lambda group: [other] if group else [])
     assert command.main(["other", "run", "job.yaml"]) == 7
     assert got == [["run", "job.yaml"]]
+
+
+@pytest.mark.parametrize(
+    "words", [["-n", "other", "status", "reverse"], ["status", "reverse", "-n", "other"]]
+)
+def test_options_of_the_cluster_stand_before_the_command_or_behind_it(words: list[str]) -> None:
+    options = command.parser().parse_args(words)
+    assert (options.namespace, options.context, options.kubeconfig) == ("other", None, None)
+
+
+def test_a_reader_that_has_enough_ends_a_command_in_silence() -> None:
+    script = (
+        "import sys; from rollcall_cli.answers import outcome\n"
+        "async def many():\n"
+        "    for number in range(100_000): print(number)\n"
+        "    return 0\n"
+        "sys.exit(outcome(many()))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as run:
+        assert run.stdout is not None
+        assert run.stderr is not None
+        assert run.stdout.readline() == b"0\n"
+        run.stdout.close()
+        assert run.stderr.read() == b""
+        assert run.wait(30) == 141
+
+
+def test_what_containers_wrote_cannot_steer_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hostile = "\x1b[2J\x1b]52;c;eA==\x07\x9b31m\u202ex"
+
+    async def read_logs(*_: Any, **__: Any) -> Any:
+        return [LogLine("1", f"a{hostile}", "info", hostile, 1, f"{hostile}\n{hostile}")], [hostile]
+
+    async def read_description(*_: Any, **__: Any) -> dict[str, Any]:
+        row = {"type": hostile, "status": hostile, "reason": hostile, "message": hostile}
+        return {"namespace": "n", "name": hostile, "phase": hostile, "conditions": [row]} | {
+            "pods": [{"name": hostile, "says": hostile}],
+            "events": [{"time": "2027-01-15T08:01:00Z", "message": hostile}],
+        }
+
+    async def suspended(*_: Any, **__: Any) -> dict[str, Any]:
+        return {"message": hostile}
+
+    async def read_summary(*_: Any, **__: Any) -> dict[str, Any]:
+        raise NoSuchJobError(hostile)
+
+    monkeypatch.setattr(job_logs, "read_logs", read_logs)
+    monkeypatch.setattr(answers, "read_description", read_description)
+    monkeypatch.setattr(answers, "read_summary", read_summary)
+    monkeypatch.setattr(job_actions, "set_suspended", suspended)
+    for name in ("logs", "describe", "suspend", "status"):
+        command.main([name, "reverse"])
+        written = "".join(capsys.readouterr()).replace("\n", "")
+        assert "\\x1b" in written
+        assert written.isprintable(), name

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollcall_cli.screens import ago, epochs_screen, pools_screen, status_screen
+from rollcall_cli.screens import ago, epochs_screen, pools_screen, print_wide, status_screen
 
 NOW = 1_800_000_060.0  # 2027-01-15T08:01:00Z
 POOL = {"name": "reverse-cpu", "replicas": 2, "ready": 1, "inSync": 1}
@@ -151,3 +151,17 @@ def test_times_are_ages(time: str, words: str) -> None:
 def test_steps_that_only_the_trainer_counts_are_shown_alone() -> None:
     text = text_of(status_screen(SUMMARY | {"maxSteps": 0}, now=NOW))
     assert text.startswith("team/reverse: Running, step 9, weight version 9")
+
+
+def test_names_of_pods_are_whole_on_a_narrow_terminal() -> None:
+    name = "a-job-with-a-long-name-and-a-pool-0123456789-abcde"
+    rollout = SUMMARY["rollouts"][1] | {
+        "name": name,
+        "node": "gpu-node-17.example",
+        "message": "x " * 90,
+    }
+    file = StringIO()
+    screen = pools_screen(SUMMARY | {"rollouts": [rollout]}, now=NOW)
+    print_wide(Console(file=file, width=60, highlight=False), screen)
+    assert name in file.getvalue()
+    assert "gpu-node-17.example" in file.getvalue()

@@ -4,7 +4,7 @@ import unicodedata
 
 import pytest
 
-from rollcall_cli.visible_text import visible
+from rollcall_cli.visible_text import LONGEST_LINE, visible, visible_lines, visible_values
 
 
 @pytest.mark.parametrize(
@@ -28,3 +28,17 @@ def test_no_character_of_a_control_category_passes_but_the_end_of_a_line() -> No
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x30000), *range(0xE0000, 0xE0200)]))
     left = {c for c in visible(every) if unicodedata.category(c) in {"Cc", "Cf", "Zl", "Zp"}}
     assert left == {"\n"}
+
+
+def test_ends_of_lines_and_tabs_stay_in_several_lines() -> None:
+    assert visible_lines("a\tb\n\x1b[2Jc\r") == "a\tb\n\\x1b[2Jc\\r"
+
+
+def test_a_long_line_is_cut_and_says_so() -> None:
+    found = visible_lines("x" * (LONGEST_LINE + 7) + "\nshort").split("\n")
+    assert found == ["x" * LONGEST_LINE + "... and 7 more characters", "short"]
+
+
+def test_each_text_of_a_json_value_is_made_visible() -> None:
+    given = {"a": ["\x9b2J", 1, None, True], "b": {"c": "\u202e"}}
+    assert visible_values(given) == {"a": ["\\x9b2J", 1, None, True], "b": {"c": "\\u202e"}}
