@@ -303,6 +303,40 @@ async def test_more_requests_than_may_wait_are_refused() -> None:
     assert found == [200, 200, 429, 429]
 
 
+async def test_a_request_of_one_choice_is_answered_beside_those_of_128() -> None:
+    settings = FrontConfig(most_running=4)
+    async with (
+        counting_rollout(pause=0.001) as rollout,
+        front(rollout, settings=settings) as client,
+    ):
+        wide = [
+            asyncio.create_task(client.post("/v1/completions", {"prompt": [3], "n": 128}))
+            for _ in range(3)
+        ]
+        while not rollout.engine.running:
+            await asyncio.sleep(0.001)
+        async with asyncio.timeout(5):
+            await client.complete([4], max_tokens=5)
+        assert rollout.engine.running <= 4
+        assert not any(task.done() for task in wide)
+        for task in wide:
+            task.cancel()
+
+
+async def test_a_key_that_asks_for_more_answers_than_its_part_waits() -> None:
+    async with counting_rollout(pause=60) as rollout, front(rollout) as client:
+        body = {"prompt": [[3]] * 32, "n": 128}
+        wide = asyncio.create_task(client.post("/v1/completions", body))
+        while not rollout.engine.running:
+            await asyncio.sleep(0.001)
+        whole = {"model": JOB.model, "prompt": [3]}
+        async with client.session.post(f"{client.url}/v1/completions", json=whole) as answer:
+            assert answer.status == 429
+            assert answer.headers["Retry-After"] == "1"
+            assert "4096 of 4096 answers unfinished" in await answer.text()
+        wide.cancel()
+
+
 async def test_who_finds_no_place_is_refused_before_its_body_is_read() -> None:
     settings = FrontConfig(most_running=1, most_waiting=0)
     async with (

@@ -18,6 +18,7 @@ from rollcall_runtime.worker.asyncio_helpers import cancel_all
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from rollcall_plugins.front.openai.admission import Place
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_plugins.front.openai.prompts import PromptReader
     from rollcall_plugins.front.openai.tool_calls import ToolCall, ToolCallText
@@ -49,7 +50,10 @@ class Choice:
 
 
 class Answer:
-    """The answer to `asked`, whose prompts are the tokens `prompts`; each has its `n` choices."""
+    """The answer to `asked`, whose prompts are the tokens `prompts`; each has its `n` choices.
+
+    Each choice has a `place` while it is sampled.
+    """
 
     def __init__(
         self,
@@ -58,9 +62,10 @@ class Answer:
         *,
         generation: Generation,
         reader: PromptReader,
+        place: Place,
     ) -> None:
         self.asked, self._prompts = asked, prompts
-        self._generation, self._reader = generation, reader
+        self._generation, self._reader, self._place = generation, reader, place
         kind = "chatcmpl" if asked.chat else "cmpl"
         name = f"{kind}-{uuid.uuid4().hex}"
         self.head = AnswerHead(name, asked.model, int(time.time()), asked.chat)
@@ -140,7 +145,7 @@ class Answer:
             json_schema=self.asked.json_schema,
             top_logprobs=self.asked.top_logprobs,
         )
-        async with aclosing(self._generation.generate(request)) as pieces:
+        async with self._place(), aclosing(self._generation.generate(request)) as pieces:
             async for piece in pieces:
                 text = self._take(one, piece)
                 # Tokens without a text of their own go out with the next ones.

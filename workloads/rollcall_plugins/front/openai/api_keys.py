@@ -29,6 +29,11 @@ class ApiKeys:
             problem = f"{error}; give the Secret a key named {path.name!r}, with one API key a line"
             raise SpecError("spec.front.apiKeysSecret", problem) from error
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(set(self._files.current()))
+
     def admits(self, key: str) -> bool:
         """Whether `key` is one of them, in a time that does not depend on which characters fit."""
         given = key.encode(errors="surrogateescape")  # as aiohttp decodes what is no text

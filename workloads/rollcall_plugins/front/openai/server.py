@@ -102,7 +102,11 @@ class FrontServer:
         self._job, self._settings, self._reader = job, settings, reader
         self._generation, self._keys, self._metrics = generation, keys, metrics
         self._recording = recording
-        self._admission = Admission(running=settings.most_running, waiting=settings.most_waiting)
+        self._admission = Admission(
+            running=settings.most_running,
+            waiting=settings.most_waiting,
+            tokens=job.algorithm.sampling.max_tokens,
+        )
         self._started = int(time.time())
         positions = reader.positions or MAX_POSITIONS
         self._longest = _REQUEST_BYTES + positions * _TOKEN_BYTES
@@ -141,8 +145,7 @@ class FrontServer:
         """Ask for an API key, and give errors the form that OpenAI's clients read."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
-            shown = request.headers.get("Authorization", "").removeprefix("Bearer ")
-            if self._keys is not None and not self._keys.admits(shown):
+            if self._keys is not None and not self._keys.admits(_key(request)):
                 return self._error("wrong_key", 401, "the API key is missing or wrong")
             try:
                 return await handler(request)
@@ -256,16 +259,24 @@ class FrontServer:
             problem = "several prompts are no single trajectory; send a request each"
             raise BadRequestError(problem, "prompt")
         prompts = [await self._tokens(each, asked, trajectory) for each in given]
-        answer = Answer(asked, prompts, generation=self._generation, reader=self._reader)
-        text = given[0] if isinstance(given[0], str) else None
-        record = partial(self._recording.record, trajectory, answer, text)
         headers = {TRAJECTORY_HEADER: trajectory}
-        if asked.stream:
-            return await self._stream(request, answer, form, headers, record)
-        async with self._deadline():
-            body = form.whole(await answer.whole())
-        await self._ended(answer, record)
-        return web.json_response(body, headers=headers)
+        with self._admission.work(
+            "" if self._keys is None else _key(request),
+            keys=1 if self._keys is None else self._keys.count,
+            answers=len(prompts) * asked.n,
+            tokens=asked.sampling.max_tokens if asked.names_length else 0,
+        ) as place:
+            answer = Answer(
+                asked, prompts, generation=self._generation, reader=self._reader, place=place
+            )
+            text = given[0] if isinstance(given[0], str) else None
+            record = partial(self._recording.record, trajectory, answer, text)
+            if asked.stream:
+                return await self._stream(request, answer, form, headers, record)
+            async with self._deadline():
+                body = form.whole(await answer.whole())
+            await self._ended(answer, record)
+            return web.json_response(body, headers=headers)
 
     async def _ended(self, answer: Answer, record: Callable[[], Awaitable[None]]) -> None:
         """Record a whole answer before the agent has it: another pod may get the next turn."""
@@ -327,6 +338,10 @@ class FrontServer:
         if form.last:
             await response.write(form.last)
         return response
+
+
+def _key(request: web.Request) -> str:
+    return request.headers.get("Authorization", "").removeprefix("Bearer ")
 
 
 def _event(body: dict[str, Any]) -> bytes:
