@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from hack.attacks.attack import attack, expect
 from hack.attacks.by_connection import HELD_SECONDS, answers, opening
+from hack.attacks.by_message import CLOSE_SECONDS
 from hack.attacks.by_route import post_completion
-from hack.attacks.clients import drip, held_connections, request
+from hack.attacks.clients import drip, held_connections, request, until_closed
 from rollcall_protocol import pod_contract
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 REFUSED = {0, 400, 403, 408, 409, 413, 503}
 MIB = 1 << 20
+REGISTER_SECONDS = 1.0  # from a Hello until the coordinator knows its sender
 
 
 async def post(job: AttackedJob, member: Attacker, body: bytes) -> int:
@@ -59,6 +61,29 @@ async def completions_that_are_none(job: AttackedJob) -> None:
         for body in (b"", b"{", b"\xff\xfe", b"[" * 10**5, b"null", b'{"type":"Hello"}', b"7"):
             status = await post(job, member, body)
             expect(status == 400, f"{body[:20]!r} was answered {status}")
+
+
+@attack("member", "malformed", quick=True)
+async def completions_with_tokens_of_70_bits(job: AttackedJob) -> None:
+    """20 completions with the token 2^70: refused, counted; the sender is excluded for good."""
+    async with job.members() as (member,):
+        async with job.member_stream(member) as socket:
+            sample = {"tokens": [2**70], "logprobs": [-1.0], "versions": [0], "reward": 1.0}
+            body = {
+                "type": "Completion",
+                "job_uid": job.uid,
+                "member": {"pod_uid": member.uid, "boot_id": "boot"},
+                "lease_id": "1.1.1",
+                "version": {"lineage": {"epoch": 1, "boot": 1}, "number": 0},
+                "samples": [sample],
+            }
+            await asyncio.sleep(REGISTER_SECONDS)
+            for _ in range(20):
+                status = await post(job, member, json.dumps(body).encode())
+                expect(status in REFUSED, f"a token of 71 bits was answered {status}")
+            expect(await until_closed(socket, seconds=CLOSE_SECONDS), "the liar's stream is open")
+        async with job.member_stream(member, boot="again") as socket:
+            expect(await until_closed(socket, seconds=CLOSE_SECONDS), "the liar came back")
 
 
 @attack("member", "long_body", quick=True)

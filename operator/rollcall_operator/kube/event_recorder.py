@@ -15,6 +15,7 @@ from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ApiError, TerminatingError, UnreachableError
 from rollcall_operator.kube.resources import EVENTS
 from rollcall_operator.plan.timestamps import to_micro_time
+from rollcall_protocol.wire.printable_text import printable_lines
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class EventRecorder:
         self, regarding: Mapping[str, str], *, type_: str, reason: str, message: str
     ) -> None:
         """Record an event about the object `regarding` (a reference); type Normal or Warning."""
-        note = message[:_NOTE_LIMIT]
+        note = printable_lines(message)[:_NOTE_LIMIT]
         try:
             self._pending.put_nowait(
                 _PendingEvent(regarding=regarding, type=type_, reason=reason, note=note)

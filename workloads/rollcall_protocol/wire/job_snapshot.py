@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.learning import LearningReport
+from rollcall_protocol.wire.printable_text import one_line
 from rollcall_protocol.wire.reward_errors import RewardFailure
 
 KEPT_SESSIONS = 20  # the newest ones that a report lists
@@ -72,6 +73,10 @@ class MemberReport:
     cause: SuspicionCause | None = None
     running: int | None = None
 
+    def __post_init__(self) -> None:
+        """The reason may be the member's own words."""
+        object.__setattr__(self, "reason", one_line(self.reason))
+
     @property
     def why(self) -> str:
         """Cause and reason in one line."""
@@ -88,6 +93,10 @@ class SessionReport:
     seconds: float
     detail: str = ""
     time: float = 0.0
+
+    def __post_init__(self) -> None:
+        """The detail may be a member's own words."""
+        object.__setattr__(self, "detail", one_line(self.detail))
 
 
 @dataclass(frozen=True, slots=True)

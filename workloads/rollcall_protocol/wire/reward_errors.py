@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 
+from rollcall_protocol.wire.printable_text import one_line
+
 MAX_REWARD = 1e6  # its square is far below what float32 holds
 MAX_TEXT = 200  # characters of each text in a RewardError
 SHOWN_TOKENS = 32  # of a prompt
@@ -83,7 +85,7 @@ _HAPPENED = {
 
 def printable(text: str) -> str:
     """At most MAX_TEXT characters of `text`, on one line."""
-    line = "".join(c if c.isprintable() else " " for c in text)
+    line = one_line(text)
     return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 3]}..."
 
 

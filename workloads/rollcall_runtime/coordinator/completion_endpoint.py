@@ -40,12 +40,18 @@ def longest_completion(config: JobConfig, bounds: SampleBounds) -> int:
 
 
 class CompletionEndpoint:
-    """Takes completions for `complete`; of one pod AT_ONCE at a time. `refused` counts by kind."""
+    """Takes completions for `complete`; of one pod AT_ONCE at a time. `refused` counts by kind.
+
+    `suspicious` is called with the uid of a pod whose completion is none, and the problem.
+    """
 
     def __init__(
-        self, complete: Callable[[Completion], CompletionVerdict], refused: Callable[[str], None]
+        self,
+        complete: Callable[[Completion], CompletionVerdict],
+        refused: Callable[[str], None],
+        suspicious: Callable[[str, str], None],
     ) -> None:
-        self._complete, self._refused = complete, refused
+        self._complete, self._refused, self._suspicious = complete, refused, suspicious
         self._there = Counter[str]()
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -69,10 +75,11 @@ class CompletionEndpoint:
 
     async def _handle(self, request: web.Request) -> web.Response:
         parse = partial(load_message, expected=(Completion,))
-        completion = await read_posted(request, parse, refused=self._refused)
+        own = current_caller().identity
+        malformed = partial(self._suspicious, own.pod_uid)
+        completion = await read_posted(request, parse, refused=self._refused, malformed=malformed)
         if isinstance(completion, web.Response):
             return completion
-        own = current_caller().identity
         if completion.member.pod_uid != own.pod_uid:
             problem = f"pod {own.pod} sends a completion of pod {completion.member.pod_uid}"
             return impersonation(self._refused, problem)

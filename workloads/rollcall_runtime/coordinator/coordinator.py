@@ -437,6 +437,12 @@ class Coordinator:
             cause = SuspicionCause.BAD_MESSAGES
             group.run(group.machine.exclude(member, reason, now, cause=cause))
 
+    def suspicious_pod(self, pod_uid: str, problem: str) -> None:
+        """A pod whose stream is open sent a completion that is none."""
+        log.warning("a completion of pod %s is refused: %s", pod_uid, problem, extra=REPEATED)
+        for member in [member for member in self._group_of if member.pod_uid == pod_uid]:
+            self._suspicious(member, f"a completion that is none: {problem}")
+
     def exclude_for_rewards(self, member: MemberId, reason: str) -> None:
         """`member` lied about rewards: exclude its pod for good."""
         group, now = self._group_of.get(member), time.monotonic()

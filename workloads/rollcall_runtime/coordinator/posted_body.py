@@ -18,11 +18,12 @@ async def read_posted(
     parse: Callable[[bytes], Awaitable[T]],
     *,
     refused: Callable[[str], None],
+    malformed: Callable[[str], None] = lambda _: None,
 ) -> T | web.Response:
     """What `parse` makes of the body, or the answer: 400 if malformed, 408 if it comes slowly.
 
     `parse` raises CodecError. HTTPRequestEntityTooLarge for a longer body than the application
-    takes. `refused` counts by kind.
+    takes. `refused` counts by kind; `malformed` gets what is wrong with a body that is read.
     """
     try:
         async with asyncio.timeout(READ_SECONDS):
@@ -30,6 +31,7 @@ async def read_posted(
         return await parse(body)
     except CodecError as error:
         refused("malformed")
+        malformed(str(error))
         return web.json_response({"error": str(error)}, status=400)
     except web.HTTPRequestEntityTooLarge:
         refused("long_body")

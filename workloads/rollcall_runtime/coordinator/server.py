@@ -143,7 +143,8 @@ class CoordinatorServer:
         return app
 
     def _completions(self, prompts: PromptDispatcher) -> web.Application:
-        endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused)
+        suspicious = self._coordinator.suspicious_pod
+        endpoint = CompletionEndpoint(prompts.complete, self._metrics.refused, suspicious)
         app = web.Application(client_max_size=prompts.longest_message)
         route = pod_contract.COMPLETIONS_ROUTE
         app.router.add_post(route, self._authenticator.guard(route, endpoint.handle))

@@ -13,6 +13,7 @@ from rollcall_operator.api.conditions import (
 )
 from rollcall_operator.api.status import Condition, RLJobStatus, RolloutPoolStatus
 from rollcall_operator.plan.timestamps import to_time
+from rollcall_protocol.wire.printable_text import printable_lines
 
 _LONGEST = 2000
 _STATUSES: dict[bool | None, Literal["True", "False", "Unknown"]] = {
@@ -52,7 +53,7 @@ def merge_conditions(
             observed_generation=generation,
             last_transition_time=last.last_transition_time if last and unchanged else to_time(now),
             reason=str(state.reason),
-            message=state.message[:_LONGEST],
+            message=printable_lines(state.message)[:_LONGEST],
         )
     return tuple(merged.values())
 

@@ -166,3 +166,17 @@ async def test_who_claims_another_pods_name_costs_that_pod_nothing(
             await eventually(lambda: forged.socket.closed)  # noqa: B023 - at once
         assert not group.counts.suspicions
         assert states(group)["b"] is MemberState.IN_SYNC
+
+
+async def test_completions_that_are_none_exclude_their_sender(tmp_path: Path) -> None:
+    huge = Sample((2**70,), (-1.0,), (0,), 0.5)  # no integer of the wire
+    async with two_rollouts(tmp_path) as (group, liar, _):
+        lease = await leased(liar)
+        for _ in range(MAX_BAD_MESSAGES):
+            assert states(group)["liar"] is MemberState.IN_SYNC
+            assert await group.complete(liar, lease, sample=huge) == 400
+        await eventually(lambda: states(group)["liar"] is MemberState.SUSPECT)
+        (report,) = (r for r in group.coordinator.report().members if r.pod == "liar")
+        assert report.cause is SuspicionCause.BAD_MESSAGES
+        assert "a completion that is none" in report.reason
+        assert states(group)["b"] is MemberState.IN_SYNC
