@@ -119,17 +119,25 @@ async def chunks_without_end(job: AttackedJob) -> None:
         expect(sent < 1 << 27, f"{sent} bytes of a body without a token were taken")
 
 
-@attack("member", "long_body", quick=True)
+@attack("member", "encoded_body", quick=True)
 async def deflate_bomb(job: AttackedJob) -> None:
-    """A completion of 1 GiB of zeros, 1 MiB when compressed: 413, counted."""
+    """A completion of 1 GiB of zeros, 1 MiB when compressed: 415, counted, at each endpoint that
+    takes a body, and never decompressed.
+    """
     packed = zlib.compress(bytes(1 << 28), 9)
     headers = {"Content-Encoding": "deflate", "Content-Type": "application/json"}
     async with job.members() as (member,):
-        route = pod_contract.COMPLETIONS_ROUTE
-        status = await request(
-            job.completions, "POST", route, token=member.token, headers=headers, body=packed
-        )
-        expect(status in {400, 413, 0}, f"a deflate bomb was answered {status}")
+        for endpoint, method, route in (
+            (job.completions, "POST", pod_contract.COMPLETIONS_ROUTE),
+            (job.membership, "PUT", pod_contract.ROSTER_ROUTE),
+            (job.agent, "POST", pod_contract.GENERATE_ROUTE),
+            (job.agent, "POST", pod_contract.REGISTER_ROUTE),
+            (job.reference, "POST", pod_contract.LOGPROBS_ROUTE),
+        ):
+            status = await request(
+                endpoint, method, route, token=member.token, headers=headers, body=packed
+            )
+            expect(status in {415, 0}, f"{route} answered a deflate bomb with {status}")
 
 
 @attack("unauthenticated", seconds=60)

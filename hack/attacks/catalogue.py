@@ -24,6 +24,7 @@ SUBJECTS = (
     "name_server",
     "file",
     "lying_rollout",
+    "answer",
 )
 
 

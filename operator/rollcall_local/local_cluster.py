@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
 from rollcall_local.api_server.admission import admit
 from rollcall_local.api_server.folder import ObjectFolder
 from rollcall_local.api_server.kinds import NAMESPACES
@@ -26,6 +24,7 @@ from rollcall_local.kubelet.processes import ContainerRuntimes
 from rollcall_local.served_store import HOST, served
 from rollcall_local.state_folder import StateFolder
 from rollcall_operator.api import labels
+from rollcall_operator.kube.http_client import open_session
 from rollcall_operator.kube.resources import SERVICE_ACCOUNTS
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ async def local_cluster(
         runtimes = ContainerRuntimes(folder.path)
         stack.push_async_callback(runtimes.close)
         runtimes.of(Path(sys.executable), dict(imported_with))
-        session = await stack.enter_async_context(aiohttp.ClientSession(trust_env=False))
+        session = await stack.enter_async_context(open_session(hands_on_redirects=True))
         kept = ObjectFolder(folder.objects)
         listeners: list[ControllerManager | Kubelet] = []
 

@@ -18,6 +18,7 @@ import orjson
 from rollcall_operator.control.backoff import WATCHING
 from rollcall_operator.control.job_store import job_of
 from rollcall_operator.kube.connection import Connection
+from rollcall_operator.kube.http_client import open_session
 from rollcall_operator.kube.resources import (
     RL_JOBS,
     ROLLOUT_POOLS,
@@ -157,7 +158,7 @@ def _log_in(connection: Connection) -> Callable[..., Awaitable[kopf.AiohttpSessi
     async def log_in(**_: Any) -> kopf.AiohttpSession:
         if next(logins):  # not the first: the API server answered 401
             await connection.refresh()
-        session = aiohttp.ClientSession(
+        session = open_session(
             connector=aiohttp.TCPConnector(limit=0, ssl=connection.ssl_context),
             middlewares=(authorize,),
             response_class=OutlinesResponse,

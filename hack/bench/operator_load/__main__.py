@@ -13,7 +13,7 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hack.bench.operator_load import many_jobs, restart, steady_jobs, storm
+from hack.bench.operator_load import hostile_jobs, many_jobs, restart, steady_jobs, storm
 from hack.bench.operator_load.measured_operator import measured_operator
 from hack.bench.operator_load.simulated_cluster import simulated_cluster
 from hack.bench.run_record import finish, run_record
@@ -53,6 +53,13 @@ def _storm() -> dict[str, Any]:
         return asyncio.run(storm.storm_figures(cluster, operator))
 
 
+def _hostile(jobs: int, hostile: int) -> dict[str, Any]:
+    with simulated_cluster() as cluster, measured_operator(cluster) as operator:
+        return asyncio.run(
+            hostile_jobs.hostile_figures(cluster, operator, jobs=jobs, hostile=hostile)
+        )
+
+
 _SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "jobs500x2": lambda: _all_at_once(500, 1),
     "jobs50x10": lambda: _all_at_once(50, 9),
@@ -60,13 +67,16 @@ _SCENARIOS: dict[str, Callable[[], dict[str, Any]]] = {
     "training500": lambda: _training(500),
     "pods10000": lambda: _restart(5000),
     "storm": _storm,
+    "hostile500": lambda: _hostile(500, 5),
+    "hostile40": lambda: _hostile(40, 5),
 }
+_DEFAULT = [name for name in _SCENARIOS if name != "hostile40"]  # a short one
 
 
 def main() -> int:
     """Measure the chosen scenarios and store their figures. Returns 0; a failure is raised."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=list(_SCENARIOS), default=list(_SCENARIOS))
+    parser.add_argument("--only", nargs="+", choices=list(_SCENARIOS), default=_DEFAULT)
     options = parser.parse_args()
     run = run_record(vars(options))
     figures = {}

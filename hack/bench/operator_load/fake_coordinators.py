@@ -1,10 +1,12 @@
 """Coordinators for all jobs in one process: they take rosters and report a step each second.
 
     python -m hack.bench.operator_load.fake_coordinators KUBECONFIG NAMESPACE [--no-steps]
+        [--hostile JOB ...]
 
 Trainer pods have addresses of this machine, which all end here. Which pod is meant is read from the
 address, and the certificate of its job from its Secret, by the name that the client asks for. A
-stopped process (SIGSTOP) is coordinators that do not answer.
+stopped process (SIGSTOP) is coordinators that do not answer. Those of hostile jobs answer the
+operator's stream in one of the ways of hack.attacks.hostile_service each.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import contextlib
+import itertools
 import ssl
 import tempfile
 from pathlib import Path
@@ -19,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
+from hack.attacks.hostile_service import BODIES, COMPRESSED
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, SECRETS
 from rollcall_operator.kube.watch import Watch
@@ -30,6 +35,8 @@ from tests.apiserver.cluster_user import open_user
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollcall_operator.kube.client import KubeClient, Object
     from rollcall_protocol.wire.roster import Roster
 
@@ -39,8 +46,9 @@ STEP_SECONDS = 1.0
 class FakeCoordinator:
     """Reports as the coordinator of one trainer pod; no worker of the job runs."""
 
-    def __init__(self, pod_uid: str) -> None:
-        self.pod_uid = pod_uid
+    def __init__(self, pod_uid: str, how: str = "") -> None:
+        """`how`: in which way it is hostile."""
+        self.pod_uid, self.how = pod_uid, how
         self.roster: Roster | None = None
         self.step = 0
         self.stream = StateStream(self.snapshot)
@@ -70,8 +78,10 @@ def _refuse(why: str) -> None:
 class FakeCoordinators:
     """By the address of their pods; `contexts` by the name in the certificate."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hostile: Sequence[str]) -> None:
         self._folder = folder
+        ways = itertools.cycle(BODIES)
+        self._ways = {labels.coordinator_pod(job): next(ways) for job in hostile}
         self.by_address: dict[str, FakeCoordinator] = {}
         self.contexts: dict[str, ssl.SSLContext] = {}
 
@@ -82,7 +92,8 @@ class FakeCoordinators:
             uid = now["metadata"]["uid"]
             known = self.by_address.get(address)
             if known is None or known.pod_uid != uid:
-                self.by_address[address] = FakeCoordinator(uid)
+                how = self._ways.get(now["metadata"]["name"], "")
+                self.by_address[address] = FakeCoordinator(uid, how)
 
     def secret(self, _: Object | None, now: Object | None) -> None:
         """A job's certificate was made."""
@@ -115,7 +126,8 @@ class FakeCoordinators:
 
     async def serve_stream(self, request: web.Request) -> web.StreamResponse:
         """GET of the operator's stream."""
-        return await self.of(request).stream.serve(request)
+        found = self.of(request)
+        return await (_flood(request, found) if found.how else found.stream.serve(request))
 
     async def take_roster(self, request: web.Request) -> web.Response:
         """PUT of a roster."""
@@ -133,10 +145,21 @@ class FakeCoordinators:
                 await asyncio.sleep(STEP_SECONDS)
 
 
-async def serve(kubeconfig: Path, namespace: str, *, steps: bool) -> None:
+async def _flood(request: web.Request, coordinator: FakeCoordinator) -> web.StreamResponse:
+    packed = {"Content-Encoding": "gzip"} if coordinator.how == COMPRESSED else {}
+    response = web.StreamResponse(headers=packed)
+    await response.prepare(request)
+    parts = BODIES[coordinator.how](coordinator.pod_uid)
+    with contextlib.suppress(ConnectionError):
+        while part := await asyncio.to_thread(next, parts, b""):
+            await response.write(part)
+    return response
+
+
+async def serve(kubeconfig: Path, namespace: str, *, steps: bool, hostile: Sequence[str]) -> None:
     """Play the coordinators of all jobs of `namespace` until cancelled; with `steps` they train."""
     with tempfile.TemporaryDirectory() as folder:
-        made = FakeCoordinators(Path(folder))
+        made = FakeCoordinators(Path(folder), hostile)
         async with (
             open_user(kubeconfig, namespace=namespace, keep=True) as user,
             asyncio.TaskGroup() as group,
@@ -186,8 +209,11 @@ def main() -> None:
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("namespace")
     parser.add_argument("--no-steps", dest="steps", action="store_false")
+    parser.add_argument("--hostile", nargs="*", default=[], metavar="JOB")
     options = parser.parse_args()
-    asyncio.run(serve(options.kubeconfig, options.namespace, steps=options.steps))
+    asyncio.run(
+        serve(options.kubeconfig, options.namespace, steps=options.steps, hostile=options.hostile)
+    )
 
 
 if __name__ == "__main__":

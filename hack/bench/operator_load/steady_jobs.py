@@ -33,7 +33,7 @@ async def idle_figures(
     """Coordinators first send heartbeats alone, then do not answer."""
     await many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=1)
     with fake_coordinators(cluster, "--no-steps") as process:
-        await _connected(operator, jobs)
+        await connected(operator, jobs)
         await operator.settled()
         figures = await _over(operator, IDLE_SECONDS)
         process.send_signal(signal.SIGSTOP)
@@ -54,7 +54,7 @@ async def training_figures(
     """Each coordinator reports a step each second."""
     await many_jobs.operator_figures(cluster, operator, jobs=jobs, rollouts=1)
     with fake_coordinators(cluster):
-        await _connected(operator, jobs)
+        await connected(operator, jobs)
         await asyncio.sleep(SILENT_SECONDS)  # epochs, sessions and gates are written meanwhile
         figures = await _over(operator, TRAINING_SECONDS)
     return {
@@ -76,7 +76,8 @@ def fake_coordinators(cluster: Cluster, *options: str) -> Iterator[subprocess.Po
         process.wait(10)
 
 
-async def _connected(operator: MeasuredOperator, jobs: int) -> None:
+async def connected(operator: MeasuredOperator, jobs: int) -> None:
+    """Wait until the operator has a stream of so many coordinators; TimeoutError."""
     async with asyncio.timeout(CONNECT_SECONDS):
         while operator.process.metrics(_STREAMS)[_STREAMS] < jobs:
             await asyncio.sleep(1.0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 EVENTS_PER_SECOND = 1000
 SECONDS = 60.0
 _SENDERS = 16
-_OTHERS, _ROLLOUTS = 20, 63
+OTHERS, _ROLLOUTS = 20, 63
 _EVERY = 0.2
 
 
@@ -36,7 +36,7 @@ async def storm_figures(cluster: Cluster, operator: MeasuredOperator) -> dict[st
     """Seconds from an edit of another job's pool until its Deployment follows, and of them those
     of the edit's own request, which the operator has no part in.
     """
-    await many_jobs.operator_figures(cluster, operator, jobs=_OTHERS, rollouts=1)
+    await many_jobs.operator_figures(cluster, operator, jobs=OTHERS, rollouts=1)
     async with open_user(cluster.admin, namespace=NAMESPACE, keep=True) as user:
         await user.client.create(RL_JOBS, job(99_999, rollouts=_ROLLOUTS))
         await operator.settled()
@@ -45,19 +45,19 @@ async def storm_figures(cluster: Cluster, operator: MeasuredOperator) -> dict[st
         )
         stop = time.monotonic() + SECONDS
         storm = asyncio.create_task(_storm(cluster.control.etcd, pods, stop))
-        requests, seconds = zip(*await _edits(user, stop), strict=True)
+        requests, seconds = zip(*await edits(user, stop), strict=True)
         events = await storm
     return {
-        "p99_seconds": _p99(seconds),
+        "p99_seconds": p99(seconds),
         "median_seconds": round(statistics.median(seconds), 3),
-        "request_p99_seconds": _p99(requests),
+        "request_p99_seconds": p99(requests),
         "request_median_seconds": round(statistics.median(requests), 3),
         "edits": len(seconds),
         "events_per_second": round(events / SECONDS),
     }
 
 
-def _p99(seconds: Sequence[float]) -> float:
+def p99(seconds: Sequence[float]) -> float:
     return round(statistics.quantiles(seconds, n=100)[98], 3)
 
 
@@ -97,7 +97,7 @@ async def _write_again(
         await asyncio.sleep(max(0.0, due - time.monotonic()))
 
 
-async def _edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
+async def edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
     """Pools of the other jobs go from one replica to two and back, one edit at a time.
 
     Of each, the seconds until its request is answered, and until the Deployment follows.
@@ -117,14 +117,14 @@ async def _edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
         delay=lambda _: 1.0,
     )
     task = asyncio.create_task(watch.run())
-    edits: list[tuple[float, float]] = []
+    made: list[tuple[float, float]] = []
     try:
         await watch.listed.wait()
         for number in itertools.count():
             began = time.monotonic()
             if began > stop:
-                return edits
-            round_, other = divmod(number, _OTHERS)
+                return made
+            round_, other = divmod(number, OTHERS)
             pool = labels.pool_name(job(other, rollouts=1)["metadata"]["name"], "cpu")
             replicas, followed = 2 - round_ % 2, asyncio.Event()
             wanted[pool] = (replicas, followed)
@@ -132,9 +132,9 @@ async def _edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
             answered = time.monotonic()
             async with asyncio.timeout(60):
                 await followed.wait()
-            edits.append((answered - began, time.monotonic() - began))
+            made.append((answered - began, time.monotonic() - began))
             await asyncio.sleep(_EVERY)
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-    return edits
+    return made

@@ -10,6 +10,7 @@ from aiohttp import web
 from rollcall_local.api_server.errors import MalformedRequestError, UnavailableError
 from rollcall_local.api_server.requests import number_of
 from rollcall_local.api_server.store import ObjectStore
+from rollcall_operator.kube.http_client import open_session
 from rollcall_operator.kube.resources import PODS
 
 Object = dict[str, Any]
@@ -26,8 +27,8 @@ class PodRoutes:
     def __init__(self, store: ObjectStore, *, read_log: ReadLog) -> None:
         """Needs a running event loop."""
         self._store, self._read_log = store, read_log
-        self._session = aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=_SECONDS), trust_env=False
+        self._session = open_session(
+            hands_on_redirects=True, timeout=aiohttp.ClientTimeout(total=_SECONDS)
         )
 
     def add_to(self, router: web.UrlDispatcher) -> None:

@@ -67,6 +67,8 @@ async def body_of(request: web.Request) -> Object:
     """
     if request.content_type not in _TEXTS:
         raise UnsupportedMediaTypeError(f"{request.content_type}: send {', '.join(_TEXTS)}")
+    if "Content-Encoding" in request.headers:
+        raise UnsupportedMediaTypeError("send the body as it is, without Content-Encoding")
     text = await request.read()
     try:
         found = orjson.loads(text)

@@ -71,7 +71,9 @@ class ApiServer:
         for root in _ROOTS:
             for place in (root, root + "/namespaces/{namespace}"):
                 self._add_verbs(app.router, place)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, auto_decompress=False
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, 0, ssl_context=tls)
         await site.start()

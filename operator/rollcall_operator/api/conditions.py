@@ -87,6 +87,7 @@ class Reason(StrEnum):
     COORDINATOR_REFUSES = "CoordinatorRefuses"
     COORDINATOR_INCOMPATIBLE = "CoordinatorIncompatible"
     COORDINATOR_UNTRUSTED = "CoordinatorUntrusted"
+    COORDINATOR_SENDS_TOO_MUCH = "CoordinatorSendsTooMuch"
     # weights and training
     IN_SYNC = "InSync"
     CATCHING_UP = "CatchingUp"
@@ -141,6 +142,7 @@ PROBLEM_REASONS = frozenset(
         Reason.COORDINATOR_REFUSES,
         Reason.COORDINATOR_INCOMPATIBLE,
         Reason.COORDINATOR_UNTRUSTED,
+        Reason.COORDINATOR_SENDS_TOO_MUCH,
         Reason.REWARD_RAISED,
         Reason.REWARD_NOT_FINITE,
         Reason.REWARD_NOT_A_NUMBER,

@@ -10,28 +10,29 @@ import contextlib
 import logging
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import aiohttp
 
 from rollcall_operator.control.backoff import BackoffPolicy
+from rollcall_operator.control.report_stream import ReportReader
 from rollcall_operator.control.silence_limit import SilenceError, silence_limit
 from rollcall_operator.kube.errors import ApiError, UnreachableError, connection_error_text
 from rollcall_operator.kube.pod_dialer import Endpoint, PodAddress, PodDialer
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
 from rollcall_operator.plan.status.coordinator_contact import SILENCE_SECONDS
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT, OPERATOR_STREAM_ROUTE, ROSTER_ROUTE
+from rollcall_protocol.wire.bounded_lines import TooMuchError
 from rollcall_protocol.wire.job_snapshot import JobSnapshot
 from rollcall_protocol.wire.json_codec import CodecError, encode
-from rollcall_protocol.wire.messages import RepeatedMessages
+from rollcall_protocol.wire.plain_answers import UnusableAnswerError
 from rollcall_protocol.wire.roster import Roster
 
 log = logging.getLogger(__name__)
 
 _DETAIL_LIMIT = 300  # characters of an answer that a condition quotes
-_LINE_LIMIT = 16 * 1024 * 1024
 
 
 class LinkMetrics(Protocol):
@@ -44,7 +45,7 @@ class LinkMetrics(Protocol):
         """A push of a roster was accepted, refused or failed."""
 
     def snapshot_refused(self, reason: str) -> None:
-        """A snapshot was dropped: malformed, or sent by another pod than the one addressed."""
+        """A snapshot was dropped: malformed, too much, or of another pod than the one addressed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class LinkSettings:
 
     After a failure it pauses as `backoff` says, but a third of the time without contact where that
     is longer, up to `longest_pause`: so coordinators that are away for long cost nearly nothing.
-    One whose pod changes, as it becomes ready, is tried again at once.
+    One whose pod changes, as it becomes ready, is tried again at once. One that was cut off, since
+    it sent too much, is tried again as `cut_off` says.
     """
 
     port: int = MEMBERSHIP_PORT
@@ -62,6 +64,7 @@ class LinkSettings:
     push_timeout: float = 5.0
     backoff: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=0.2, longest=3.0))
     longest_pause: float = 60.0
+    cut_off: BackoffPolicy = field(default_factory=lambda: BackoffPolicy(first=60.0, longest=600.0))
     confirm_delay: float = 1.0
 
 
@@ -128,7 +131,7 @@ class CoordinatorLink:
         self._notify, self._progressed = notify, progressed
         self._metrics = metrics
         self._settings = settings or LinkSettings()
-        self._snapshots = RepeatedMessages(JobSnapshot)
+        self._reader = ReportReader()
         self._snapshot: JobSnapshot | None = None
         self._wanted: Roster | None = None
         self._connected = False
@@ -195,7 +198,7 @@ class CoordinatorLink:
     # --- the stream ----------------------------------------------------------------------------
 
     async def _stream(self) -> None:
-        failures = 0
+        failures = cuts = 0
         while True:
             before = self._snapshot
             try:
@@ -207,10 +210,13 @@ class CoordinatorLink:
                 problem = f"{type(error).__name__}: {detail}"
                 self._fail(_failure_of(error), detail)
             failures = 0 if self._snapshot is not before else failures + 1
+            cuts = cuts + 1 if self._failure is LinkFailure.EXCESSIVE else 0
             if self._mark_closed():
                 log.info("Disconnected from coordinator %s: %s", self.pod.name, problem)
             else:
                 log.debug("Not connected to coordinator %s yet: %s", self.pod.name, problem)
+            if cuts:
+                await asyncio.sleep(self._settings.cut_off.delay(cuts))
             self._retry.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._pause(failures)):
@@ -267,17 +273,22 @@ class CoordinatorLink:
                 not_silent()
                 self._bytes_arrived()
 
-            async for line in _lines(response.content, arrived):
-                self._accept(line)
+            try:
+                async with contextlib.aclosing(
+                    self._reader.read(response.content, arrived)
+                ) as reports:
+                    async for snapshot in reports:
+                        self._accept(snapshot)
+            except CodecError as error:
+                self._metrics.snapshot_refused("malformed")
+                problem = f"its report cannot be read: {error}"
+                raise LinkError(problem, failure=LinkFailure.INCOMPATIBLE) from error
+            except TooMuchError as error:
+                self._metrics.snapshot_refused("too_much")
+                problem = f"it sent {error}"
+                raise LinkError(problem, failure=LinkFailure.EXCESSIVE) from error
 
-    def _accept(self, line: bytes) -> None:
-        try:
-            snapshot = self._snapshots.loads(line)
-        except CodecError as error:
-            self._metrics.snapshot_refused("malformed")
-            raise LinkError(
-                f"its report cannot be read: {error}", failure=LinkFailure.INCOMPATIBLE
-            ) from error
+    def _accept(self, snapshot: JobSnapshot) -> None:
         if snapshot.pod_uid != self.pod.uid:
             self._metrics.snapshot_refused("other_pod")
             raise LinkError(f"snapshot of pod {snapshot.pod_uid}, not {self.pod.uid}")
@@ -389,6 +400,8 @@ async def _error_text(response: aiohttp.ClientResponse) -> str:
 def _failure_of(error: Exception) -> LinkFailure:
     if isinstance(error, LinkError):
         return error.failure
+    if isinstance(error.__cause__, UnusableAnswerError):
+        return LinkFailure.INCOMPATIBLE
     if isinstance(error, (aiohttp.ClientSSLError, ssl.SSLError)):
         return LinkFailure.UNTRUSTED
     silent = isinstance(error, SilenceError)
@@ -399,18 +412,3 @@ def _failure_of_status(status: int) -> LinkFailure:
     if status in {401, 403}:
         return LinkFailure.REFUSED
     return LinkFailure.INCOMPATIBLE if status in {400, 404, 405} else LinkFailure.UNREACHABLE
-
-
-async def _lines(
-    content: aiohttp.StreamReader, arrived: Callable[[], None]
-) -> AsyncIterator[bytes]:
-    """Non-empty lines; empty ones are heartbeats. Raises LinkError for a line without an end."""
-    buffer = b""
-    async for chunk in content.iter_any():
-        arrived()
-        *complete, buffer = (buffer + chunk).split(b"\n")
-        for line in complete:
-            if line.strip():
-                yield line
-        if len(buffer) > _LINE_LIMIT:
-            raise LinkError(f"a line of the stream is longer than {_LINE_LIMIT} bytes")

@@ -12,6 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
+from rollcall_operator.kube.http_client import session_options
 from rollcall_operator.kube.lazy_package import run_init_lazily
 
 # Half of a second of imports that are not needed: the blocking client, pools of threads, informers.
@@ -135,7 +136,7 @@ async def connect(*, kubeconfig: str | None = None, context: str | None = None) 
         settings.connection_pool_maxsize = 100
         settings.proxy = settings.proxy or proxy_of_environment(settings.host)
         # Otherwise aiohttp looks for a proxy and into ~/.netrc in a thread for each request.
-        settings.client_session_kwargs = {"trust_env": False}
+        settings.client_session_kwargs = session_options()
         api = ApiClient(settings)
     except (ConfigException, OSError, ValueError, KeyError, TypeError) as error:
         where = "the pod's service account" if in_cluster else (kubeconfig or "KUBECONFIG")

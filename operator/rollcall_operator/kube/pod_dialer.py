@@ -8,6 +8,7 @@ from typing import Any
 import aiohttp
 
 from rollcall_operator.kube.connection import Connection
+from rollcall_operator.kube.http_client import open_session
 from rollcall_operator.kube.resources import PODS
 from rollcall_protocol.pod_contract import OPERATOR_TOKEN_HEADER
 from rollcall_protocol.wire.addresses import host_port
@@ -59,10 +60,9 @@ class PodDialer:
             # A stream for each job stays open, so there is no limit on connections.
             to_server = None if self._direct else self._connection
             context = to_server.ssl_context if to_server is not None else True
-            self._session = aiohttp.ClientSession(
+            self._session = open_session(
                 connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 proxy=to_server.proxy if to_server is not None else None,
-                trust_env=False,
             )
         return self._session
 

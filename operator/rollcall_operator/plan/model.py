@@ -135,6 +135,7 @@ class LinkFailure(StrEnum):
     SILENT = "Silent"  # connected, and no byte arrives
     REFUSED = "Refused"  # it does not accept the operator's token
     INCOMPATIBLE = "Incompatible"  # its answer cannot be read
+    EXCESSIVE = "Excessive"  # it sends more than one job may have read
     UNTRUSTED = "Untrusted"  # it does not prove that it is the coordinator
 
 

@@ -59,7 +59,7 @@ class ProbeServer:
         app.router.add_get("/healthz", self._probe)
         app.router.add_get("/readyz", self._probe)
         app.router.add_get("/metrics", self._expose)
-        runner = web.AppRunner(app, access_log=None)
+        runner = web.AppRunner(app, access_log=None, auto_decompress=False)
         await runner.setup()
         site = web.TCPSite(runner, host or None, port)
         await site.start()

@@ -6,6 +6,8 @@ More messages than an honest member ever sends are a flood, which counts as a ba
 from collections import deque
 from collections.abc import Collection
 
+from rollcall_protocol.wire.bounded_lines import Allowance
+
 MAX_BAD_MESSAGES = 3
 WINDOW_SECONDS = 60.0
 BURST_MESSAGES = 10_000
@@ -43,17 +45,6 @@ class BadMessageCounter:
             del self._times[gone]
 
 
-class MessageRate:
-    """Counts the messages of one stream. Times are seconds on one clock."""
-
-    def __init__(self, now: float) -> None:
-        self._left, self._at = float(BURST_MESSAGES), now
-
-    def take(self, now: float) -> bool:
-        """A message arrived: whether it may count."""
-        refilled = self._left + (now - self._at) * MESSAGES_PER_SECOND
-        self._left, self._at = min(refilled, float(BURST_MESSAGES)), now
-        if self._left < 1.0:
-            return False
-        self._left -= 1.0
-        return True
+def message_allowance(now: float) -> Allowance:
+    """Of the messages of one stream; `now` as with Allowance."""
+    return Allowance(now, burst=BURST_MESSAGES, each_second=MESSAGES_PER_SECOND)

@@ -18,6 +18,7 @@ from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.messages import ReconnectRequest, dumps
 from rollcall_protocol.wire.roster import RosterMember
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +76,7 @@ class ReconnectRequester:
 
     async def run(self) -> None:
         """Send requests until cancelled."""
-        async with aiohttp.ClientSession(
+        async with plain_session(
             timeout=aiohttp.ClientTimeout(total=self._bound),
             connector=aiohttp.TCPConnector(limit=CONCURRENT_REQUESTS, force_close=True),
         ) as session:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from rollcall_protocol.membership.bad_messages import MESSAGES_PER_SECOND, MessageRate
+from rollcall_protocol.membership.bad_messages import MESSAGES_PER_SECOND, message_allowance
 from rollcall_protocol.membership.message_check import BadMessage, MessageFault
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
@@ -169,7 +169,7 @@ class MemberConnections:
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Handle one stream from its Hello, in the caller's own name, to its end."""
-        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES)
+        socket = web.WebSocketResponse(max_msg_size=MAX_MESSAGE_BYTES, compress=False)
         await socket.prepare(request)
         if request.transport is None:  # the connection was lost meanwhile
             return socket
@@ -224,7 +224,7 @@ class MemberConnections:
         return socket
 
     async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
-        rate = MessageRate(time.monotonic())
+        rate = message_allowance(time.monotonic())
         async for frame in socket:
             if frame.type is not WSMsgType.TEXT:
                 continue

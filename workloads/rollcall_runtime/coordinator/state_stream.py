@@ -14,6 +14,8 @@ from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 log = logging.getLogger(__name__)
 
 HEARTBEAT_SECONDS = 5.0
+REPORT_SECONDS = 0.05  # from one report to the next; the operator reads no more of one job
+REPORT_BYTES_EACH_SECOND = 1 << 18
 PROGRESS_SECONDS = 1.0  # least time between reports of progress; changes of members go at once
 
 
@@ -77,8 +79,10 @@ class StateStream:
                     await response.write(f"{line}\n".encode())
                     self._last[event] = line or self._last[event]
                     self._written.set()
-                if self._closed:
+                if self._closed and not event.is_set():
                     break
+                if line:
+                    await asyncio.sleep(_pause(line))
                 try:
                     async with asyncio.timeout(HEARTBEAT_SECONDS):
                         await event.wait()
@@ -89,3 +93,7 @@ class StateStream:
         finally:
             del self._last[event]
         return response
+
+
+def _pause(line: str) -> float:
+    return max(REPORT_SECONDS, len(line) / REPORT_BYTES_EACH_SECOND)

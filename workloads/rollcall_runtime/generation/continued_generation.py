@@ -15,6 +15,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.serving_rollouts import ServingRollout, ServingRollouts
 from rollcall_runtime.generation.rollout_client import (
+    RolloutAbuseError,
     RolloutBusyError,
     RolloutFullError,
     RolloutLostError,
@@ -107,8 +108,11 @@ class Generation:
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
             except RolloutLostError as error:
                 failures += not isinstance(error, RolloutBusyError)
-                full = isinstance(error, RolloutFullError)
-                (self.routes.full if full else self.routes.failed)(rollout, time.monotonic())
+                if isinstance(error, RolloutFullError):
+                    self.routes.full(rollout, time.monotonic())
+                else:
+                    abuse = isinstance(error, RolloutAbuseError)
+                    self.routes.failed(rollout, time.monotonic(), abuse=abuse)
                 self._moved()
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
                 _check_continued(asked, response)

@@ -2,24 +2,35 @@
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 
 import aiohttp
 
 from rollcall_protocol.pod_contract import GENERATE_ROUTE, TICKET_HEADER
+from rollcall_protocol.wire.bounded_lines import BoundedLines, LineBounds, TooMuchError
 from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest
 from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
+from rollcall_protocol.wire.plain_answers import UnusableAnswerError
 from rollcall_protocol.wire.serving_rollouts import ServingRollout
+from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.worker.http_client import plain_session
 
 CONNECT_SECONDS = 2.0
 SILENT_SECONDS = 10.0  # without a line; a rollout sends one each second
-LONGEST_LINE, LONGEST_REFUSAL = 1 << 22, 1 << 16
+LONGEST_REFUSAL = 1 << 16
+# Of a token's line some 200 bytes are honest; an engine may give all tokens in one line.
+BOUNDS = LineBounds(longest=1 << 22, nbytes=16 << 20, bytes_each_second=4 << 20)
 END_SECONDS = 1.0  # from the last line to the end of the answer
 
 
 class RolloutLostError(Exception):
     """A rollout does not go on with the request; another one may."""
+
+
+class RolloutAbuseError(RolloutLostError):
+    """A rollout answered as none does that this project's program runs, whatever the request is."""
 
 
 class RolloutBusyError(RolloutLostError):
@@ -40,12 +51,11 @@ class TooLongError(UnanswerableError):
 
 def open_session() -> aiohttp.ClientSession:
     """A session for all rollouts. Who sends requests bounds how many run at once."""
-    return aiohttp.ClientSession(
+    return plain_session(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
         timeout=aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_SECONDS, sock_read=SILENT_SECONDS
         ),
-        read_bufsize=LONGEST_LINE,
     )
 
 
@@ -59,28 +69,43 @@ async def generated_lines(
     headers = {TICKET_HEADER: rollout.ticket, "Content-Type": "application/json"}
     url = f"http://{rollout.address}{GENERATE_ROUTE}"
     try:
-        async with session.post(
-            url, data=to_json(asked), headers=headers, allow_redirects=False
-        ) as answer:
+        async with session.post(url, data=to_json(asked), headers=headers) as answer:
             if answer.status != 200:
                 await _refused(answer, rollout)
-            async for text in answer.content:
-                if not text.strip():
-                    continue
-                line = decode(GenerationLine, parse(text), path="line")
-                if line.error and line.final:
-                    raise UnanswerableError(line.error)
-                if line.error or line.new is None:
-                    raise RolloutLostError(f"{rollout.pod}: {line.error or 'an empty line'}")
-                yield line
-                if line.new.finished:
-                    await _read_to_the_end(answer)
-                    return
+            async with aclosing(_lines(answer.content)) as lines:
+                async for line in lines:
+                    if line.error and line.final:
+                        raise UnanswerableError(line.error)
+                    if line.error or line.new is None:
+                        raise RolloutLostError(f"{rollout.pod}: {line.error or 'an empty line'}")
+                    yield line
+                    if line.new.finished:
+                        await _read_to_the_end(answer)
+                        return
     except (aiohttp.ClientError, TimeoutError, OSError, CodecError, ValueError) as error:
         if isinstance(error, UnanswerableError):
             raise
+        if isinstance(error, TooMuchError) or isinstance(error.__cause__, UnusableAnswerError):
+            raise RolloutAbuseError(f"{rollout.pod}: {error}") from error
         raise RolloutLostError(f"{rollout.pod}: {type(error).__name__}: {error}") from error
     raise RolloutLostError(f"{rollout.pod}: the answer ended before the response")
+
+
+async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[GenerationLine, None]:
+    """Lines as they come; those without a token count as empty ones. CodecError, TooMuchError."""
+    lines = BoundedLines(BOUNDS, time.monotonic())
+    async for piece in content.iter_any():
+        for text in lines.take(piece, time.monotonic()):
+            long = len(text) > LONG_TEXT
+            line = await asyncio.to_thread(_read, text) if long else _read(text)
+            if line.new is not None and not line.new.tokens:
+                lines.idle(time.monotonic())
+            yield line
+        await asyncio.sleep(0)  # what is in the buffer already comes without a wait
+
+
+def _read(text: bytes) -> GenerationLine:
+    return decode(GenerationLine, parse(text), path="line")
 
 
 async def _read_to_the_end(answer: aiohttp.ClientResponse) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
 import aiohttp
 
+from rollcall_protocol.wire.bounded_lines import BoundedLines, LineBounds
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import loads
 from rollcall_protocol.wire.serving_rollouts import ServingRollouts
 from rollcall_runtime.membership.refused_token import RefusalPatience
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.name_look_ups import NameLookUps
@@ -20,7 +23,7 @@ log = logging.getLogger(__name__)
 OPEN_SECONDS = 5.0
 SILENT_SECONDS = 15.0  # the coordinator sends an empty line each 5 s
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
-LONGEST_LINE = 1 << 22
+BOUNDS = LineBounds(longest=1 << 22, nbytes=64 << 20, bytes_each_second=8 << 20)
 
 
 class RolloutStream:
@@ -49,11 +52,10 @@ class RolloutStream:
         times = aiohttp.ClientTimeout(
             total=None, sock_connect=OPEN_SECONDS, sock_read=SILENT_SECONDS
         )
-        async with aiohttp.ClientSession(
+        async with plain_session(
             # The name leads to another pod when rank 0 was replaced.
             connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
             timeout=times,
-            read_bufsize=LONGEST_LINE,
         ) as session:
             while True:
                 try:
@@ -81,8 +83,9 @@ class RolloutStream:
         async with session.get(self._url, headers=headers, ssl=tls) as answer:
             answer.raise_for_status()
             patience.accepted()
-            async for line in answer.content:
+            lines = BoundedLines(BOUNDS, time.monotonic())
+            async for piece in answer.content.iter_any():
+                for line in lines.take(piece, time.monotonic()):
+                    self._changed(loads(line, ServingRollouts))
                 self.connected = True
                 delays.reset()
-                if line.strip():
-                    self._changed(loads(line, ServingRollouts))

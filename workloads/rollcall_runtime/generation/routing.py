@@ -13,6 +13,7 @@ BLOCK = 32  # tokens of a prompt that are looked up together
 MOST_BLOCKS = 1 << 17  # remembered; the least recently used are forgotten first
 SLACK, RATIO = 4, 1.5  # a rollout is clearly busier with more than RATIO * least + SLACK requests
 AVOID_SECONDS = 2.0  # after a request failed at a rollout
+ABUSE_SECONDS = 300.0  # after an answer that no request can cause
 
 
 class RequestRoutes:
@@ -69,9 +70,13 @@ class RequestRoutes:
         if not self._running[rollout.address]:
             del self._running[rollout.address]
 
-    def failed(self, rollout: ServingRollout, now: float) -> None:
-        """`rollout` was lost or refused: the next requests go elsewhere for AVOID_SECONDS."""
-        self._avoided[rollout.address] = now + AVOID_SECONDS
+    def failed(self, rollout: ServingRollout, now: float, *, abuse: bool = False) -> None:
+        """`rollout` was lost or refused: the next requests go elsewhere for AVOID_SECONDS.
+
+        For ABUSE_SECONDS after an `abuse`, or until the rollout has another ticket.
+        """
+        until = now + (ABUSE_SECONDS if abuse else AVOID_SECONDS)
+        self._avoided[rollout.address] = max(until, self._avoided.get(rollout.address, until))
         self._avoided = {a: until for a, until in self._avoided.items() if until > now}
 
     def full(self, rollout: ServingRollout, now: float) -> None:

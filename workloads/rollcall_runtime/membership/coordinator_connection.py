@@ -25,6 +25,7 @@ from rollcall_runtime.membership.long_messages import load_message
 from rollcall_runtime.membership.refused_token import RefusalPatience
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.name_look_ups import NameLookUps
@@ -133,7 +134,7 @@ class MemberStream:
         attempts = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         streams = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
-        async with aiohttp.ClientSession(
+        async with plain_session(
             # The name leads to another pod when rank 0 was replaced.
             connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),

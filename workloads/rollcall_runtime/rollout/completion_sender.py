@@ -11,6 +11,7 @@ import aiohttp
 from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.name_look_ups import NameLookUps
@@ -22,6 +23,7 @@ CAPACITY = 64  # completions that may wait for the coordinator
 POSTS_AT_ONCE = 4
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
 ATTEMPT_SECONDS = 10.0
+LONGEST_REFUSAL = 1000  # bytes that the log quotes
 GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
 
 
@@ -87,7 +89,7 @@ class CompletionSender:
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
         # The name leads to another pod when rank 0 was replaced.
         connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names)
-        async with aiohttp.ClientSession(connector=connector, timeout=timeout) as session:
+        async with plain_session(connector=connector, timeout=timeout) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 
     async def _work(self, session: aiohttp.ClientSession) -> None:
@@ -126,7 +128,8 @@ class CompletionSender:
             async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
                 outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
                 if outcome == "refused":
-                    log.error("completion refused: %s", await answer.text())
+                    text = await answer.content.read(LONGEST_REFUSAL)
+                    log.error("completion refused: %s", text.decode(errors="replace"))
                 return outcome
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             return f"{type(error).__name__}: {error}"

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import current_caller, impersonation
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.identity.tls import TlsContext
 
@@ -146,7 +147,7 @@ class Gang:
             self._open.discard(rank)
 
     async def _hold(self, rank: int, request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES)
+        socket = web.WebSocketResponse(max_msg_size=MAX_FRAME_BYTES, compress=False)
         await socket.prepare(request)
         self._missing.discard(rank)
         if not self._missing:
@@ -200,7 +201,7 @@ async def watch_leader(
     Raises GangBrokenError when rank 0 is lost, or does not listen within CONNECT_SECONDS.
     """
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=OPEN_SECONDS)
-    async with aiohttp.ClientSession(timeout=timeout) as session:
+    async with plain_session(timeout=timeout) as session:
         socket = await _connect(session, f"{url}?rank={rank}", token, tls, leaving)
         if socket is None:
             return

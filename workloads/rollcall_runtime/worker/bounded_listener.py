@@ -46,8 +46,9 @@ class ConnectionBounds:
 class BoundedRunner(web.AppRunner):
     """Runs `app` on a listener with bounds. `refused` counts, by kind, what was not let in.
 
-    With `tls` it speaks nothing else. Of a body about `read_bufsize` bytes are read before its
-    handler asks for it. With `handler_cancellation` a handler ends when its client leaves.
+    It takes no compressed bodies (415). With `tls` it speaks nothing else. Of a body about
+    `read_bufsize` bytes are read before its handler asks for it. With `handler_cancellation` a
+    handler ends when its client leaves.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class BoundedRunner(web.AppRunner):
         handler_cancellation: bool = False,
     ) -> None:
         app.middlewares.append(_close_refused)
+        app.middlewares.append(_refuse_encoded(refused))
         super().__init__(
             app,
             access_log=None,
@@ -71,6 +73,7 @@ class BoundedRunner(web.AppRunner):
             max_field_size=MAX_HEADER_BYTES,
             read_bufsize=read_bufsize,
             handler_cancellation=handler_cancellation,
+            auto_decompress=False,
             lingering_time=0.0,  # what follows a refused request's header is not read
         )
         self._limiter = _ConnectionLimiter(bounds or ConnectionBounds(), refused, tls)
@@ -119,6 +122,21 @@ async def _close_refused(request: web.Request, handler: Any) -> web.StreamRespon
     if response.status in {401, 403, 404} and not response.prepared:
         response.force_close()
     return response
+
+
+def _refuse_encoded(refused: Callable[[str], None]) -> Any:
+    @web.middleware
+    async def refuse(request: web.Request, handler: Any) -> web.StreamResponse:
+        if request.headers.get("Content-Encoding", "identity").lower() == "identity":
+            response: web.StreamResponse = await handler(request)
+            return response
+        refused("encoded_body")
+        problem = "send the body as it is, without Content-Encoding"
+        refusal = web.json_response({"error": problem}, status=415)
+        refusal.force_close()
+        return refusal
+
+    return refuse
 
 
 class _ConnectionLimiter:

@@ -24,6 +24,7 @@ _REASONS = {
     LinkFailure.REFUSED: Reason.COORDINATOR_REFUSES,
     LinkFailure.INCOMPATIBLE: Reason.COORDINATOR_INCOMPATIBLE,
     LinkFailure.UNTRUSTED: Reason.COORDINATOR_UNTRUSTED,
+    LinkFailure.EXCESSIVE: Reason.COORDINATOR_SENDS_TOO_MUCH,
 }
 _ANSWERS = frozenset({LinkFailure.REFUSED, LinkFailure.INCOMPATIBLE, LinkFailure.UNTRUSTED})
 """What only one that answers does."""
@@ -49,6 +50,11 @@ _CURES = {
         "spec.tls.secretName correct that Secret and spec.tls.caBundle; else delete the Secret "
         "<job>-trainer-tls, which the operator makes again. Then restart the trainer (annotation "
         f"{labels.RESTART_TRAINER})"
+    ),
+    LinkFailure.EXCESSIVE: (
+        "no honest coordinator sends so much: use worker images of the operator's release in "
+        "spec.trainer.template. The operator has closed the stream, so that other jobs do not wait,"
+        " and tries again after 10 minutes at most"
     ),
 }
 

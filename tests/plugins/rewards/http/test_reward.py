@@ -134,6 +134,7 @@ def test_an_attempt_ends_after_its_seconds(service: Service, directory: Path) ->
     [
         ((404, "which task?"), "status 404: which task?"),
         ((501, "no"), "status 501: no"),
+        ((307, "a secret"), "status 307: a redirect, which is not followed: name the service"),
         ((200, "0.5"), 'the answer has no number "reward"'),
         ((200, '{"reward": true}'), 'the answer has no number "reward"'),
         ((200, "oops"), "the answer is no JSON"),

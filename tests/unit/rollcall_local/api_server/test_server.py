@@ -415,7 +415,8 @@ async def test_a_body_that_is_too_large_is_not_read(api: Served, compressed: boo
     if compressed:
         body, headers["Content-Encoding"] = gzip.compress(body), "gzip"
     status, answer = await api.ask("POST", MAPS, body, headers=headers)
-    assert (status, answer["reason"]) == (413, "RequestEntityTooLarge")
+    refused = (415, "UnsupportedMediaType") if compressed else (413, "RequestEntityTooLarge")
+    assert (status, answer["reason"]) == refused
 
 
 async def test_no_name_leads_out_of_the_folder(tmp_path: Path) -> None:

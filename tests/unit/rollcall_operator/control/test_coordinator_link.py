@@ -535,3 +535,68 @@ async def test_bytes_that_cannot_be_read_are_no_contact_however_often_they_come(
     await eventually(lambda: coordinator.streams > 10)
     assert link.facts.since == pytest.approx(first, abs=0.1)
     assert link.facts.failure is LinkFailure.INCOMPATIBLE
+
+
+async def test_a_coordinator_that_sends_too_much_is_cut_off_and_tried_again_later(
+    coordinator: Coordinator, link_to: Linked
+) -> None:
+    coordinator.answer_stream = b"\n" * 1000
+    link, counts = link_to(cut_off=BackoffPolicy(first=1.0, longest=1.0))
+    await eventually(lambda: link.facts.failure is LinkFailure.EXCESSIVE)
+    assert link.facts.detail == "it sent more than 10 empty lines a second"
+    assert counts.refused == ["too_much"]
+    link.retry_now()  # what happens to its pod changes nothing
+    await asyncio.sleep(0.3)
+    assert coordinator.streams == 1
+    coordinator.answer_stream = b""
+    await eventually(lambda: link.snapshot)
+    assert link.facts.failure is None
+
+
+ELSEWHERE = {
+    "redirect": (307, {"Location": "/elsewhere"}, "it answered 307, a redirect"),
+    "encoded": (200, {"Content-Encoding": "gzip"}, "it answered with a compressed body"),
+}
+
+
+@pytest.mark.parametrize("kind", ELSEWHERE)
+async def test_a_redirect_and_a_compressed_answer_are_failures_that_are_named(
+    coordinator: Coordinator, link_to: Linked, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, headers, problem = ELSEWHERE[kind]
+
+    async def answer(request: web.Request) -> web.Response:
+        coordinator.streams += 1
+        assert request.path == OPERATOR_STREAM_ROUTE, "a redirect was followed"
+        assert request.headers["Accept-Encoding"] == "identity"
+        return web.Response(status=status, headers=headers, body=b"a secret of another service")
+
+    await coordinator.stop()
+    monkeypatch.setattr(coordinator, "_stream", answer)
+    await coordinator.start()
+    link, _ = link_to()
+    await eventually(lambda: link.facts.failure is LinkFailure.INCOMPATIBLE)
+    assert link.facts.detail.startswith(problem)
+    assert "secret" not in link.facts.detail
+    assert link.snapshot is None
+
+
+async def test_a_roster_is_not_sent_to_where_a_redirect_leads(
+    coordinator: Coordinator, link_to: Linked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=307, headers={"Location": f"{ROSTER_ROUTE}?moved"})
+
+    took = coordinator._roster
+
+    async def answer(request: web.Request) -> web.Response:
+        return await (took(request) if request.query_string else redirect(request))
+
+    await coordinator.stop()
+    monkeypatch.setattr(coordinator, "_roster", answer)
+    await coordinator.start()
+    link, counts = link_to()
+    await eventually(lambda: link.snapshot)
+    link.set_roster(roster(1, "a"))
+    await eventually(lambda: counts.pushes.count("failed") > 1)
+    assert coordinator.rosters == []

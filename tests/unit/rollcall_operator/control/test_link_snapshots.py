@@ -1,13 +1,10 @@
 """Which snapshots of a coordinator ask for a reconcile at once; which roster is to be pushed."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
-from unittest.mock import Mock
 
 import pytest
 
-from rollcall_operator.control import coordinator_link
 from rollcall_operator.control.coordinator_link import CoordinatorLink
 from rollcall_operator.kube.pod_dialer import PodAddress
 from rollcall_protocol.wire.job_snapshot import (
@@ -19,12 +16,9 @@ from rollcall_protocol.wire.job_snapshot import (
     TrainingResult,
 )
 from rollcall_protocol.wire.learning import LearningReport, LearningState
-from rollcall_protocol.wire.messages import dumps
 from rollcall_protocol.wire.roster import EpochCause, Roster, RosterMember
 
 if TYPE_CHECKING:
-    from aiohttp import StreamReader
-
     from rollcall_operator.control.coordinator_link import LinkCredentials, LinkMetrics
     from rollcall_operator.kube.pod_dialer import PodDialer
 
@@ -61,7 +55,7 @@ def linked() -> tuple[CoordinatorLink, list[float]]:
 
 
 def take(link: CoordinatorLink, snapshot: JobSnapshot) -> None:
-    link._accept(dumps(snapshot).encode())
+    link._accept(snapshot)
 
 
 @pytest.mark.parametrize(
@@ -117,26 +111,3 @@ def test_a_roster_is_held_when_epoch_and_digest_are_those_that_were_reported() -
     assert link._roster_to_push() is None
     link.set_roster(replace(wanted, epoch=3))
     assert link._roster_to_push() == replace(wanted, epoch=3)
-
-
-class Endless:
-    """A stream that sends a line without an end."""
-
-    def __init__(self, chunk: bytes) -> None:
-        self.chunk, self.sent = chunk, 0
-
-    async def iter_any(self) -> AsyncIterator[bytes]:
-        while self.sent < 100:
-            self.sent += 1
-            yield self.chunk
-
-
-async def test_a_line_without_an_end_ends_the_stream_instead_of_filling_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(coordinator_link, "_LINE_LIMIT", 1000)
-    content = Endless(b"x" * 100)
-    with pytest.raises(coordinator_link.LinkError, match="longer than 1000 bytes"):
-        async for _ in coordinator_link._lines(cast("StreamReader", content), Mock()):
-            pass
-    assert content.sent == 11

@@ -142,3 +142,21 @@ async def test_an_invalid_answer_is_reported(unused_tcp_port: int) -> None:
     world = FakeCoordinator()
     async with agent(unused_tcp_port, status=404), world.calling(unused_tcp_port):
         assert await world.reported.get() == "answered a reconnect request with 404"
+
+
+async def test_a_redirect_is_reported_and_not_followed(unused_tcp_port: int) -> None:
+    asked: list[str] = []
+
+    async def redirect(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    app = web.Application()
+    app.router.add_post("/{path:.*}", redirect)
+    runner, world = web.AppRunner(app, shutdown_timeout=0.1), FakeCoordinator()
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", unused_tcp_port).start()
+    async with world.calling(unused_tcp_port):
+        assert "it answered 307, a redirect, which is not followed" in await world.reported.get()
+    await runner.cleanup()
+    assert set(asked) == {pod_contract.REGISTER_ROUTE}

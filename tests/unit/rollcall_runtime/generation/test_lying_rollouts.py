@@ -9,6 +9,7 @@ import pytest
 from aiohttp import web
 
 from rollcall_protocol.pod_contract import GENERATE_ROUTE
+from rollcall_protocol.wire.bounded_lines import LineBounds
 from rollcall_protocol.wire.generation import GenerationLine, NewTokens
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.json_codec import to_json
@@ -211,3 +212,62 @@ async def test_a_liar_is_avoided_once_another_rollout_has_answered() -> None:
         assert await sampled(generation, PROMPT, COUNT) == expected(PROMPT, COUNT)
         chosen = {generation.routes.choose((at,), time.monotonic()) for at in range(8)}
         assert chosen == {honest.serving}
+
+
+PIECE = line(3)
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [
+        b"\n" * (1 << 16),
+        b" " * (1 << 16) + b"\n",
+        b"x" * (1 << 16),
+        line() * 200,
+        PIECE.rstrip() + b" " * (1 << 16) + b"\n",
+    ],
+    ids=["newlines", "blanks", "endless_line", "no_tokens", "padded"],
+)
+async def test_a_flood_is_cut_off_and_its_rollout_left_out_for_long(
+    flood: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bounds = LineBounds(longest=1 << 17, nbytes=1 << 18, bytes_each_second=1 << 16)
+    monkeypatch.setattr(rollout_client, "BOUNDS", bounds)
+    monkeypatch.setattr(routing, "AVOID_SECONDS", 0.0)
+    async with (
+        asyncio.timeout(20),
+        liar(flood, endless=True) as false,
+        counting_rollout() as honest,
+        generating() as generation,
+    ):
+        generation.replace(ServingRollouts((false, honest.serving)))
+        await sampled(generation, PROMPT, COUNT)
+        assert generation.routes.choose(PROMPT, time.monotonic()) == honest.serving
+        left_out = generation.routes._avoided[false.address] - time.monotonic()
+        assert left_out > routing.ABUSE_SECONDS - 20
+
+
+@pytest.mark.parametrize("status", [200, 307])
+async def test_a_compressed_answer_and_a_redirect_leave_a_rollout_out_for_long(status: int) -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.headers["Accept-Encoding"] == "identity"
+        headers = {"Content-Encoding": "gzip", "Location": "/elsewhere"}
+        return web.Response(status=status, headers=headers, body=b"no gzip")
+
+    async with rollout(answer) as false, counting_rollout() as honest, generating() as generation:
+        generation.replace(ServingRollouts((false, honest.serving)))
+        await sampled(generation, PROMPT, COUNT)
+        left_out = generation.routes._avoided[false.address] - time.monotonic()
+        assert left_out > routing.ABUSE_SECONDS - 10
+
+
+async def test_lines_without_tokens_are_bounded() -> None:
+    async with (
+        liar(line() * 150) as false,
+        counting_rollout() as honest,
+        generating() as generation,
+    ):
+        generation.replace(ServingRollouts((false, honest.serving)))
+        await sampled(generation, PROMPT, COUNT)
+        left_out = generation.routes._avoided[false.address] - time.monotonic()
+        assert left_out > routing.AVOID_SECONDS, "an answer that only ended early is no abuse"

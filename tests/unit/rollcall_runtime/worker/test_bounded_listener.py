@@ -325,3 +325,12 @@ async def test_clients_that_say_nothing_cost_no_memory_for_tls(
         ]
         assert handshakes == []
         assert await get_by_tls(unused_tcp_port) == 200
+
+
+async def test_a_compressed_body_is_refused_and_not_read(unused_tcp_port: int) -> None:
+    async with listener(unused_tcp_port) as refused, aiohttp.ClientSession() as session:
+        url, headers = f"http://127.0.0.1:{unused_tcp_port}/", {"Content-Encoding": "deflate"}
+        async with session.post(url, data=b"whatever it is", headers=headers) as answer:
+            assert answer.status == 415
+            assert "without Content-Encoding" in await answer.text()
+    assert (refused, BODIES) == (["encoded_body"], [])

@@ -35,6 +35,7 @@ from rollcall_protocol.wire.trajectories import (
     TurnVerdict,
 )
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
@@ -60,6 +61,7 @@ _WHY = {
     TurnVerdict.LOST: "has lost its earlier answers: the trainer has restarted, or it was idle for "
     "long (spec.front.trajectorySeconds)",
 }
+LONGEST_VERDICT = 1 << 16  # bytes
 
 
 class RefusedTrajectoryError(RuntimeError):
@@ -86,7 +88,7 @@ class TrajectorySender:
         body = await asyncio.to_thread(to_json, finished)
         async with (
             asyncio.timeout(DELIVER_SECONDS),
-            aiohttp.ClientSession(
+            plain_session(
                 connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
                 timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
             ) as session,
@@ -104,7 +106,8 @@ class TrajectorySender:
             async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
                 if answer.status in {400, 413}:
                     return TrajectoryVerdict.BAD_SAMPLE
-                return TrajectoryVerdict(json.loads(await answer.text()).get("verdict"))
+                body = await answer.content.read(LONGEST_VERDICT)
+                return TrajectoryVerdict(json.loads(body).get("verdict"))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AttributeError):
             return None
 

@@ -116,7 +116,10 @@ class HttpReward(NamedReward):
             else:
                 if status == 200:
                     return _reward(answer)
-                problem = f"status {status}: {answer[:_SHOWN].decode(errors='replace')}"
+                said = answer[:_SHOWN].decode(errors="replace")
+                if 300 <= status < 400:
+                    said = "a redirect, which is not followed: name the service itself in url"
+                problem = f"status {status}: {said}"
                 if status in _REFUSED:
                     raise _RefusedError(f"{self._settings.url}: {problem}")
                 if status not in _AGAIN:

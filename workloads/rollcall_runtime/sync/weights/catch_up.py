@@ -36,6 +36,7 @@ from rollcall_runtime.sync.weights.shards import (
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot
 from rollcall_runtime.sync.weights.staging import StagingArea
 from rollcall_runtime.worker.auth import RouteHandler
+from rollcall_runtime.worker.http_client import plain_session
 
 _LENGTH = struct.Struct(">Q")
 _CHUNK_BYTES = 1 << 20
@@ -193,9 +194,8 @@ async def fetch(
     )
     reasons: list[str] = []
     wrong: list[str] = []
-    async with aiohttp.ClientSession(
+    async with plain_session(
         timeout=timeout,
-        headers={"Accept-Encoding": "identity"},
         read_bufsize=_CHUNK_BYTES,
     ) as client:
         for donor, ticket in zip_longest(donors, tickets, fillvalue=""):
@@ -317,7 +317,7 @@ async def _ask(
     url = f"http://{host}{WEIGHTS_ROUTE}"
     params = {"version": str(version), **query}
     headers = {TICKET_HEADER: ticket}
-    async with client.get(url, params=params, headers=headers, allow_redirects=False) as answer:
+    async with client.get(url, params=params, headers=headers) as answer:
         if answer.status != 200:
             text = (await answer.content.read(200)).decode(errors="replace")
             raise CatchUpError(f"HTTP {answer.status}: {text}")

@@ -23,6 +23,7 @@ from rollcall_runtime.train.reference_pods.exchange import (
 from rollcall_runtime.worker.asyncio_helpers import cancel_all
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.errors import SpecError
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import bearer
 
 if TYPE_CHECKING:
@@ -84,9 +85,7 @@ class ReferenceClient:
         backoff = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS, sock_connect=CONNECT_SECONDS)
         limit = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(
-            connector=limit, timeout=timeout, auto_decompress=False
-        ) as session:
+        async with plain_session(connector=limit, timeout=timeout) as session:
             while inquiry.open:
                 before = len(inquiry.open)
                 problem = await self._ask_all(session, inquiry)

@@ -196,3 +196,12 @@ def test_no_rollout_is_replaced_for_what_an_old_report_says() -> None:
     silent(simulator)
     for _ in range(5):
         assert not simulator.reconcile(600).pod_deletions
+
+
+def test_one_that_sends_too_much_is_named_with_what_to_do() -> None:
+    simulator = running()
+    silent(simulator, LinkFailure.EXCESSIVE)
+    simulator.converge(6)
+    condition = simulator.condition("CoordinatorConnected")
+    assert (condition["status"], condition["reason"]) == ("False", "CoordinatorSendsTooMuch")
+    assert "use worker images of the operator's release" in condition["message"]

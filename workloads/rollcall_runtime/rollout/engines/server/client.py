@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 from aiohttp.http_exceptions import LineTooLong
 
+from rollcall_runtime.worker.http_client import plain_session
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping
     from pathlib import Path
@@ -38,8 +40,8 @@ class ServerClient:
             if socket is not None
             else aiohttp.TCPConnector(limit=0, force_close=True)
         )
-        self._http = aiohttp.ClientSession(
-            f"http://127.0.0.1:{port}" if socket is None else "http://server",
+        self._http = plain_session(
+            base_url=f"http://127.0.0.1:{port}" if socket is None else "http://server",
             connector=connector,
             headers={"Authorization": f"Bearer {key}"} if key else None,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=10.0),
