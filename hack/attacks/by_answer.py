@@ -154,7 +154,7 @@ def hostile_rollout(how: str) -> Callable[[AttackedJob], Awaitable[None]]:
                     await asyncio.gather(*(_answered(generation, n) for n in range(REQUESTS)))
             except TimeoutError:
                 expect(False, f"requests of others took more than {REQUEST_SECONDS:g} s")
-            for _ in range(REQUESTS):
+            for _again in range(REQUESTS):
                 chosen = generation.routes.choose((1,), time.monotonic())
                 expect(chosen == honest.serving, "the rollout is asked again")
         expect(not came, f"a request went to where a redirect leads: {came}")

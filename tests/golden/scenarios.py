@@ -754,6 +754,9 @@ SCENARIOS: dict[str, Scenario] = {
     "coordinator is not believed": coordinator_falls_silent(
         LinkFailure.UNTRUSTED, "certificate verify failed: unable to get local issuer certificate"
     ),
+    "coordinator sends too much": coordinator_falls_silent(
+        LinkFailure.EXCESSIVE, "it sent more than 10 empty lines a second"
+    ),
     "trainer template changes": trainer_template_changes(),
     "trainer template changes with a checkpoint": trainer_template_changes(
         {"spec.trainer.checkpoint": {"everySteps": 5, "volume": {"emptyDir": {}}}}

@@ -17,6 +17,7 @@ from rollcall_protocol.wire.messages import RepeatedMessages, dumps
 if TYPE_CHECKING:
     from aiohttp import StreamReader
 
+MODULE = report_stream.__name__
 MEMBER = MemberReport("uid", "rollout", "pool", MemberState.IN_SYNC, 1)
 
 
@@ -50,8 +51,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     async def sleep(seconds: float) -> None:
         found.append(seconds)
 
-    monkeypatch.setattr("rollcall_operator.control.report_stream.time.monotonic", lambda: 100.0)
-    monkeypatch.setattr("rollcall_operator.control.report_stream.asyncio.sleep", sleep)
+    monkeypatch.setattr(f"{MODULE}.time.monotonic", lambda: 100.0)
+    monkeypatch.setattr(f"{MODULE}.asyncio.sleep", sleep)
     return found
 
 

@@ -106,8 +106,8 @@ class TrajectorySender:
             async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
                 if answer.status in {400, 413}:
                     return TrajectoryVerdict.BAD_SAMPLE
-                body = await answer.content.read(LONGEST_VERDICT)
-                return TrajectoryVerdict(json.loads(body).get("verdict"))
+                said = await answer.content.read(LONGEST_VERDICT)
+                return TrajectoryVerdict(json.loads(said).get("verdict"))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, AttributeError):
             return None
 
