@@ -39,7 +39,7 @@ async def test_a_kubeconfig_names_a_proxy_before_the_environment_does(
     connection = await connect(kubeconfig=kubeconfig)
     try:
         assert connection.proxy == (own or PROXY)
-        assert connection.api.configuration.client_session_kwargs == {"trust_env": False}
+        assert connection.api.configuration.client_session_kwargs["trust_env"] is False
     finally:
         await connection.close()
 
