@@ -92,9 +92,6 @@ def open_parquet(path: Path, *, field: str) -> TableRows:
     )
 
 
-
-
-
 def _plain_rows(table: Any) -> list[dict[str, Any]]:
     """Rows of a table or of a batch as JSON Lines would give them."""
     rows = table.to_pylist(maps_as_pydicts="strict")

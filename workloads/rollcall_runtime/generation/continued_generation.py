@@ -108,11 +108,7 @@ class Generation:
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
             except RolloutLostError as error:
                 failures += not isinstance(error, RolloutBusyError)
-                if isinstance(error, RolloutFullError):
-                    self.routes.full(rollout, time.monotonic())
-                else:
-                    abuse = isinstance(error, RolloutAbuseError)
-                    self.routes.failed(rollout, time.monotonic(), abuse=abuse)
+                self._avoid(rollout, error)
                 self._moved()
                 log.warning("a request is continued elsewhere: %s", error, extra=REPEATED)
                 _check_continued(asked, response)
@@ -122,6 +118,13 @@ class Generation:
                     ) from error
             finally:
                 self.routes.ended(rollout)
+
+    def _avoid(self, rollout: ServingRollout, error: RolloutLostError) -> None:
+        if isinstance(error, RolloutFullError):
+            self.routes.full(rollout, time.monotonic())
+        else:
+            abuse = isinstance(error, RolloutAbuseError)
+            self.routes.failed(rollout, time.monotonic(), abuse=abuse)
 
     def _check(
         self,
