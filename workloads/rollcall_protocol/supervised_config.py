@@ -28,7 +28,7 @@ class SupervisedConfig:
         """ValueError says which setting is out of its range, by the name that a user gives it."""
         if self.rows_per_step < 1 or self.epochs < 0:
             raise ValueError("rowsPerStep must be at least 1, and epochs at least 0")
-        if self.epochs and self.max_steps:
+        if self.epochs > 1 and self.max_steps:  # stored jobs have 1, once a default
             raise ValueError("maxSteps and epochs are both given; either ends the job, give one")
         if not 0 < self.learning_rate <= MAX_LEARNING_RATE:
             bounds = f"above 0 and at most {MAX_LEARNING_RATE:g}"

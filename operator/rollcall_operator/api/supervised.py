@@ -24,10 +24,11 @@ class SupervisedSpec(Model):
     """Training without rollouts and reward; the answers are in the data."""
 
     RULES: ClassVar[tuple[Rule, ...]] = (
+        # Stored jobs have epochs: 1, once a default.
         Rule(
-            message="must not be given beside epochs: either ends the job",
-            cel="!has(self.epochs) || self.maxSteps == 0",
-            holds=lambda s: s.epochs is None or s.max_steps == 0,
+            message="must not be given beside epochs above 1: either ends the job",
+            cel="!has(self.epochs) || self.epochs == 1 || self.maxSteps == 0",
+            holds=lambda s: s.epochs in {None, 1} or s.max_steps == 0,
             path=".maxSteps",
         ),
     )

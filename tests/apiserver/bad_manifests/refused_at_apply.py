@@ -376,8 +376,8 @@ REFUSED_AT_APPLY: tuple[Case, ...] = (
     ),
     _apply(
         "supervised steps and epochs",
-        ("spec.supervised.maxSteps", "must not be given beside epochs: either ends the job"),
-        {**NO_ALGORITHM, "spec.supervised": {"maxSteps": 5, "epochs": 1}},
+        ("spec.supervised.maxSteps", "must not be given beside epochs above 1: either ends"),
+        {**NO_ALGORITHM, "spec.supervised": {"maxSteps": 5, "epochs": 2}},
     ),
     _apply(
         "a system's turn without a chat",
