@@ -50,6 +50,10 @@ ROUTES = (
     Route("membership", "GET", pod_contract.FRONT_STREAM_ROUTE),
     Route("completions", "POST", pod_contract.TRAJECTORIES_ROUTE),
     Route("agent", "POST", pod_contract.GENERATE_ROUTE),
+    *(
+        Route("completions", method, pod_contract.TURNS_ROUTE)
+        for method in ("GET", "POST", "DELETE")
+    ),
 )
 """All but that for reconnect requests, which everybody may send."""
 

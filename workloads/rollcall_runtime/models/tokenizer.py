@@ -91,6 +91,8 @@ class ModelTokenizer:
                 add_generation_prompt=answer_follows,
                 tokenize=False,
             )
+        except ImportError:
+            raise
         except Exception as error:  # a template may raise what it likes
             problem = str(error) or type(error).__name__
             raise ValueError(f"the chat template refuses these messages: {problem}") from error

@@ -365,7 +365,8 @@ async def test_a_call_in_tags_stays_as_it_was_sampled(monkeypatch: pytest.Monkey
         result = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
         await client.post(CHAT, {**WITH_TOOLS, "messages": [*ASK, answer, result]})
         assert (await reward(client, reward=1.0))[0] == 200
-    assert sender.sent[0].sample.versions.count(0) == sum(map(len, said)) + 2
+    (part,) = sender.sent[0].parts
+    assert part.sample.versions.count(0) == sum(map(len, said)) + 2
 
 
 def test_a_call_behind_a_thought_that_the_prompt_began_is_one() -> None:

@@ -201,3 +201,13 @@ async def test_turns_are_forgotten_after_the_time_that_the_job_says() -> None:
             await store.since("t-1", 0)
         assert gone.value.why is TurnVerdict.LOST
     assert coordinator.refused == ["forgotten_trajectory", "lost_turn"]
+
+
+async def test_turns_without_an_end_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    coordinator = Coordinator()
+    monkeypatch.setattr(turn_store, "REACH_SECONDS", 0.2)
+    async with coordinator.reached() as (store, _):
+        assert await store.add(TURN)
+        monkeypatch.setattr(turn_store, "LONGEST_TURNS", 100)
+        with pytest.raises(TimeoutError):
+            await store.since("t-1", 0)

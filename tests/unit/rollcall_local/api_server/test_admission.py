@@ -134,7 +134,7 @@ def test_every_mistake_is_named() -> None:
     with pytest.raises(InvalidError) as refused:
         admit(RL_JOBS, body, None)
     said = str(refused.value)
-    assert said.startswith('RLJob "a.b" is invalid: metadata.name must be at most')
+    assert said.startswith('RLJob "a.b" is invalid: metadata.name must be lower-case letters')
     assert "spec.trainer.replicas: must be at least 1, not 0" in said
     assert "spec.nonsense: unknown field" in said
 

@@ -85,6 +85,7 @@ NEEDED: dict[str, Changes] = {
 
 CHANGES: dict[str, Changes] = {
     "spec.algorithm.epochs": {"spec.algorithm.maxSteps": DELETE, "spec.algorithm.epochs": 3},
+    "spec.supervised.maxSteps": {"spec.supervised": {"maxSteps": 2}},
     "spec.trainer.kind": OWN_TRAINER,
     "spec.environment.tools": {"spec.environment": {"tools": ["m:add"]}},
     "spec.front.withoutApiKeys": {

@@ -64,10 +64,11 @@ async def test_members_form_a_session_and_get_a_version_and_prompts(tmp_path: Pa
         expected.append("wrong_job_completion")
         assert group.counts.refusals == expected
         assert [member.running for member in group.coordinator.report().members] == [1, 1]
-        await eventually(lambda: not seen.empty())
-        while not seen.empty():
-            state = seen.get_nowait()
-        assert [m.state for m in state.members] == [MemberState.IN_SYNC] * 2
+        async with asyncio.timeout(5):
+            while True:
+                state = await seen.get()
+                if [m.state for m in state.members] == [MemberState.IN_SYNC] * 2:
+                    break
         assert state.session is not None
         assert state.session.members == 3
 

@@ -1,7 +1,6 @@
 """Prompts by number: the same number is always the same prompt."""
 
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from transformers.utils import chat_template_utils
 
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.prompts.prompt import Prompt
@@ -259,9 +259,10 @@ def test_what_the_model_cannot_take_is_refused(
 def test_an_image_without_templates_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "jinja2", None)
+    monkeypatch.setattr(chat_template_utils, "is_jinja_available", lambda: False)
+    model = character_model("{{ messages[0].content }} of no other test")  # compiled ones are kept
     with pytest.raises(SpecError, match=r"^spec.data.prompts: chat templates need .* jinja2"):
-        opened(written(tmp_path / "p.jsonl", [{"messages": [USER]}]), model=character_model())
+        opened(written(tmp_path / "p.jsonl", [{"messages": [USER]}]), model=model)
 
 
 def test_a_column_that_is_named_is_used(tmp_path: Path) -> None:

@@ -106,6 +106,7 @@ def coordinator() -> list[web.Application]:
         front_stream=SimpleNamespace(serve=reached),
         connections=SimpleNamespace(serve=reached),
         snapshots=SimpleNamespace(held=raise_reached),
+        suspicious_pod=raise_reached,
         push_roster=raise_reached,
         is_member=lambda uid: uid == PODS[MEMBER][1],
         tickets=issuer,

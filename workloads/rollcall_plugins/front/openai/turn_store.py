@@ -12,6 +12,7 @@ from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
 from rollcall_protocol.wire.trajectories import TrajectoryTurn, TurnVerdict
 from rollcall_runtime.membership.long_messages import LONG_TEXT
 from rollcall_runtime.worker.backoff import BackoffDelays
+from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
 from rollcall_runtime.worker.name_look_ups import NameLookUps
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 REACH_SECONDS = 10.0  # for a request to the coordinator, with all attempts
 ATTEMPT_SECONDS = 5.0
 FIRST_DELAY, LONGEST_DELAY = 0.05, 1.0
-LONGEST_LINE = 1 << 26
+LONGEST_TURNS = 1 << 28  # bytes
 _FINAL = {400, 409, 410, 413}
 
 
@@ -84,7 +85,7 @@ class TurnStore:
 
     async def _attempt(self, method: str, query: dict[str, str], body: str) -> tuple[int, bytes]:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
+            self._session = plain_session(
                 # The name leads to another pod when rank 0 was replaced.
                 connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
                 timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
@@ -93,7 +94,17 @@ class TurnStore:
         async with self._session.request(
             method, self._url, params=query, data=body or None, headers=headers, ssl=tls
         ) as answer:
-            return answer.status, await answer.read()
+            return answer.status, await _bounded(answer)
+
+
+async def _bounded(answer: aiohttp.ClientResponse) -> bytes:
+    """The body; aiohttp.ClientPayloadError if it is longer than a trajectory's turns can be."""
+    body = bytearray()
+    async for part in answer.content.iter_chunked(1 << 16):
+        body += part
+        if len(body) > LONGEST_TURNS:
+            raise aiohttp.ClientPayloadError(f"more than {LONGEST_TURNS} bytes of turns")
+    return bytes(body)
 
 
 def _turns(body: bytes) -> tuple[TrajectoryTurn, ...]:
