@@ -26,7 +26,7 @@ EVALUATION = {"everySteps": 10, "source": {"name": "builtin:reverse"}}
 REFUSED_AT_APPLY: tuple[Case, ...] = (
     _apply(
         "name too long",
-        ("metadata.name must be lower-case", "at most 43 characters (its trainer pods are named"),
+        ("metadata.name must be lower-case", "at most 43 characters (its"),
         {"metadata.name": "a-job-with-a-name-that-is-far-too-long-for-us"},
     ),
     _apply(
