@@ -53,5 +53,5 @@ async def test_a_secret_that_is_not_there_is_named_within_seconds(user: ClusterU
     message = await eventually(reported, "the condition of the trainer", seconds=SECONDS)
     assert message == (
         "spec.trainer.template.spec.volumes[0]: volume 'keys' of pod reverse-trainer-0 cannot be "
-        'mounted: secret "hub-keys" not found; create the Secret, or correct secretName'
+        'mounted: secret "hub-keys" not found; create the Secret, or correct its name'
     )

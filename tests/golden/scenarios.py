@@ -18,7 +18,7 @@ from rollcall_protocol.wire.job_snapshot import (
 )
 from rollcall_protocol.wire.learning import LearningReport, LearningState
 from rollcall_protocol.wire.reward_errors import RewardError, RewardErrorKind, RewardFailure
-from tests.apiserver.bad_manifests.manifests import OWN_REFERENCE, Changes
+from tests.apiserver.bad_manifests.manifests import FRONT, OWN_REFERENCE, Changes
 from tests.apiserver.bad_manifests.refused_at_apply import NO_ALGORITHM, REFUSED_AT_APPLY
 from tests.apiserver.bad_manifests.reported_in_a_condition import REPORTED_IN_A_CONDITION
 from tests.unit.rollcall_operator.plan.simulator import START, JobSimulator, lent_pool, orphaned
@@ -325,6 +325,28 @@ def quota_refuses_pods() -> JobSimulator:
     return simulator
 
 
+def quota_refuses_pods_of_front_and_reference() -> JobSimulator:
+    simulator = JobSimulator({**FRONT, **OWN_REFERENCE})
+    simulator.converge()
+    refused = 'pods "x" is forbidden: exceeded quota: small, requested: pods=1, limited: pods=0'
+    simulator.creation_failures["StatefulSet/bad-front"] = refused
+    failure = {"type": "ReplicaFailure", "status": "True", "message": refused}
+    simulator.children["Deployment/bad-reference"]["status"] = {"conditions": [failure]}
+    simulator.converge(5)
+    return simulator
+
+
+def front_and_reference_fit_no_node() -> JobSimulator:
+    simulator = JobSimulator({**FRONT, **OWN_REFERENCE})
+    simulator.converge()
+    simulator.schedule()
+    why = "0/1 nodes are available: 1 node(s) had untolerated taint {nvidia.com/gpu: present}."
+    for pod in (*simulator.pods_of("bad-front"), *simulator.pods_of("bad-reference")):
+        simulator.change(pod, unschedulable=why)
+    simulator.converge(5)
+    return simulator
+
+
 def orphaned_service() -> JobSimulator:
     simulator = orphaned()
     simulator.pools.clear()
@@ -508,6 +530,41 @@ def lent_pool_has_the_name_of_the_reference_pods() -> JobSimulator:
     simulator = JobSimulator(OWN_REFERENCE)
     simulator.pools["bad-reference"] = lent_pool({"metadata.name": "bad-reference"})
     simulator.converge()
+    return simulator
+
+
+# --- the front -----------------------------------------------------------------------------------
+
+
+def front_fails(**facts: object) -> Scenario:
+    def scenario() -> JobSimulator:
+        simulator = running(FRONT)
+        (pod,) = simulator.pods_of("bad-front")
+        simulator.change(pod, ready=False, running=False, **facts)
+        simulator.converge(5)
+        return simulator
+
+    return scenario
+
+
+def front_has_no_rollout() -> JobSimulator:
+    simulator = running(FRONT)
+    simulator.change(simulator.pods_of("bad-front")[0], ready=False)
+    simulator.converge(5)
+    return simulator
+
+
+def job_with_a_front_is_suspended() -> JobSimulator:
+    simulator = running(FRONT)
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(1)
+    return simulator
+
+
+def job_with_a_front_succeeds() -> JobSimulator:
+    simulator = running(FRONT)
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
     return simulator
 
 
@@ -701,6 +758,8 @@ SCENARIOS: dict[str, Scenario] = {
         pods_of_a_finished_job_stay,
         rollouts_reject_the_reward,
         quota_refuses_pods,
+        quota_refuses_pods_of_front_and_reference,
+        front_and_reference_fit_no_node,
         orphaned,
         orphaned_service,
         service_with_another_owner,
@@ -732,11 +791,22 @@ SCENARIOS: dict[str, Scenario] = {
         pool_of_a_supervised_job,
         ranks_change_with_the_template,
         reference_image_cannot_be_pulled,
+        front_has_no_rollout,
+        job_with_a_front_is_suspended,
+        job_with_a_front_succeeds,
         job_with_reference_pods_is_suspended,
         job_with_reference_pods_succeeds,
         lent_pool_has_the_name_of_the_reference_pods,
     )
 } | {
+    "front image cannot be pulled": front_fails(waiting_reason="ImagePullBackOff"),
+    "front is in a crash loop": front_fails(exit_code=1, restarts=7),
+    "front misses its keys": front_fails(
+        phase="Pending",
+        mounting_since=START,
+        mount_failure='MountVolume.SetUp failed for volume "rollcall-api-keys" : secret "agents" '
+        "not found",
+    ),
     "a reference pod ends": reference_pods_end(1),
     "all reference pods end": reference_pods_end(2),
     "coordinator cannot be reached": coordinator_falls_silent(

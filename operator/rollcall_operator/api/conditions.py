@@ -13,6 +13,7 @@ class JobCondition(StrEnum):
     ROLLOUTS_READY = "RolloutsReady"
     COORDINATOR_CONNECTED = "CoordinatorConnected"
     REFERENCE_READY = "ReferenceReady"
+    FRONT_READY = "FrontReady"
     WEIGHTS_IN_SYNC = "WeightsInSync"
     REWARDS_USABLE = "RewardsUsable"
     LEARNING = "Learning"

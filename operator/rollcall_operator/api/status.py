@@ -226,7 +226,7 @@ class RLJobStatus(StatusModel):
     they were then. Absent while they are current."""
     conditions: Annotated[tuple[Condition, ...], _keyed("type", longest=16)] = ()
     """Conditions: Validated, Suspended, TrainerReady, TrainerUpToDate, CoordinatorConnected,
-    ReferenceReady, RolloutsReady, WeightsInSync, Running, Succeeded and Failed."""
+    FrontReady, ReferenceReady, RolloutsReady, WeightsInSync, Running, Succeeded and Failed."""
     trainer: TrainerStatus | None = None
     progress: ProgressStatus | None = None
     sync_groups: Annotated[tuple[SyncGroupStatus, ...], _keyed("name", longest=8)] = ()

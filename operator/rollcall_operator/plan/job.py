@@ -42,8 +42,8 @@ from rollcall_operator.plan.validate import parse
 _GARBAGE_COLLECTION = 2.0
 """Seconds after which to look whether the children of an earlier job of the same name are gone."""
 
-_MISSING_TRAINERS = 10.0
-"""Seconds after which to look why the StatefulSet creates no pods: only its events say so."""
+_MISSING_PODS = 10.0
+"""Seconds after which to look why a StatefulSet creates no pods: only its events say so."""
 
 PoolWrites = Mapping[str, StatusWrite[RolloutPoolStatus]]
 
@@ -95,8 +95,8 @@ def _plan_for_job(view: JobView) -> JobPlan:
     waits.append(_GARBAGE_COLLECTION if planned.leftovers else None)
     waits.append(None if view.stopped else _until_deadline(view.spec, view.status, view.now))
     waits.append(None if view.outcome else contact.wait)
-    if not view.no_pods_wanted and _lacks_trainers(observed, view.spec.trainer.replicas):
-        waits.append(_MISSING_TRAINERS)
+    if not view.no_pods_wanted and _stateful_sets_lack_pods(view):
+        waits.append(_MISSING_PODS)
     return JobPlan(
         costs=tuple(
             deletion_costs(view.pools, view.report, live=observed.children, applies=planned.applies)
@@ -164,8 +164,14 @@ def _running_for(status: RLJobStatus, now: float) -> float:
     return now - from_time(status.start_time) if status.start_time else 0.0
 
 
-def _lacks_trainers(observed: ObservedJob, wanted: int) -> bool:
-    return sum(1 for _ in job_view.pods_of_role(observed, labels.TRAINER)) < wanted
+def _stateful_sets_lack_pods(view: JobView) -> bool:
+    wanted = {labels.TRAINER: view.spec.trainer.replicas}
+    if view.spec.front is not None:
+        wanted[labels.FRONT] = view.spec.front.replicas
+    return any(
+        sum(1 for _ in job_view.pods_of_role(view.observed, role)) < replicas
+        for role, replicas in wanted.items()
+    )
 
 
 def _until_deadline(spec: RLJobSpec, status: RLJobStatus, now: float) -> float | None:

@@ -138,6 +138,11 @@ class JobView:
         return _alive(self.observed, labels.REFERENCE)
 
     @property
+    def fronts(self) -> tuple[PodFacts, ...]:
+        """Pods of the front that are not terminating, by name."""
+        return _alive(self.observed, labels.FRONT)
+
+    @property
     def reference_replicas(self) -> int:
         """How many pods of its own the reference should have now.
 

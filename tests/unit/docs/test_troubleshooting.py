@@ -18,7 +18,12 @@ ROW = re.compile(r"^\| `(\w+)`.*?\|(.*)\|(.*)\|$", re.MULTILINE)
 CONDITION = re.compile(r"^(\w+) (\w+)=(\w+) (\w+)$", re.MULTILINE)
 MOMENTARY = {("Running", False): {Reason.STARTING}}  # until the next reconcile; no scenario ends so
 ENTRIES = ("It says", "Look at", "Do")
-PODS = {JobCondition.TRAINER_READY, JobCondition.ROLLOUTS_READY, JobCondition.REFERENCE_READY}
+PODS = {
+    JobCondition.TRAINER_READY,
+    JobCondition.FRONT_READY,
+    JobCondition.REFERENCE_READY,
+    JobCondition.ROLLOUTS_READY,
+}
 
 
 def sections() -> Iterator[tuple[str, str, str]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rollcall_operator.api import labels
 from rollcall_operator.api.conditions import JobCondition, Reason
+from rollcall_operator.api.front import FrontSpec
 from rollcall_operator.api.rljob import RLJobSpec, WeightSyncSpec
 from rollcall_operator.api.roles import ReferenceSpec
 from rollcall_operator.api.status import Condition
@@ -107,6 +108,8 @@ def _need_pods(spec: RLJobSpec) -> Iterator[JobCondition]:
     """Conditions that are False while the job has no pods."""
     yield JobCondition.COORDINATOR_CONNECTED
     yield JobCondition.TRAINER_READY
+    if spec.front is not None:
+        yield JobCondition.FRONT_READY
     if spec.reference.template is not None:
         yield JobCondition.REFERENCE_READY
     if spec.has_rollouts:
@@ -132,16 +135,18 @@ def _finished(view: JobView, outcome: JobOutcome) -> Iterator[ConditionState]:
 
 
 def _pods_ready(view: JobView, failures: Mapping[str, str]) -> list[ConditionState]:
-    """Whether all pods of the trainer, of the reference and of the rollouts are ready, as far as
-    the job has them.
+    """Whether all pods of the trainer, of the front, of the reference and of the rollouts are
+    ready, as far as the job has them.
     """
-    spec = view.spec
-    found = [_trainer_ready(spec.trainer, view.trainers, view.name, failures)]
+    spec, job = view.spec, view.name
+    found: list[ConditionState | None] = [
+        _trainer_ready(spec.trainer, view.trainers, job, failures),
+        _front_ready(spec.front, view.fronts, job, failures),
+    ]
     if spec.has_rollouts:
-        reference = _reference_ready(spec.reference, view.references, view.name, failures)
-        found += [] if reference is None else [reference]
+        found.append(_reference_ready(spec.reference, view.references, job, failures))
         found.append(_rollouts_ready(view.pools, failures))
-    return found
+    return [condition for condition in found if condition is not None]
 
 
 def _all_ready(
@@ -194,6 +199,25 @@ def _trainer_up_to_date(job: Manifest, outdated: Sequence[PodFacts]) -> Conditio
         f'{labels.RESTART_TRAINER}="$(date)" --overwrite restarts them; {after_restart(job)}'
     )
     return _false(kind, Reason.RESTART_NEEDED, text)
+
+
+def _front_ready(
+    front: FrontSpec | None, pods: Sequence[PodFacts], job: str, failures: Mapping[str, str]
+) -> ConditionState | None:
+    """Whether all pods of the front are ready; None if the job has no front."""
+    if front is None:
+        return None
+    child, path = f"StatefulSet/{labels.front_name(job)}", "spec.front.template"
+    problem = pod_problem(pods, front.template, failures, path=path, child=child)
+    started = any(pod.up and not pod.ready for pod in pods)
+    return _all_ready(
+        JobCondition.FRONT_READY,
+        "front pods",
+        problem,
+        ready=sum(pod.ready for pod in pods),
+        wanted=front.replicas,
+        waits_for="a front pod is ready while a rollout serves" if started else "",
+    )
 
 
 def _reference_ready(

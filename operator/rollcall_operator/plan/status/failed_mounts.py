@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable
 
+from rollcall_operator.plan.children.pod_template import API_KEYS_VOLUME, TLS_VOLUME
 from rollcall_operator.plan.model import Manifest, PodFacts
 
 MOUNT_SECONDS = 5.0
@@ -18,9 +19,15 @@ _NAMES = (
     re.compile(r"unmounted volumes=\[([^\]\s,]+)"),
 )
 
+# Fields that name what the operator mounts, by the template's path and the volume.
+_FIELDS = {
+    ("spec.front.template", API_KEYS_VOLUME): "spec.front.apiKeysSecret",
+    ("spec.front.template", TLS_VOLUME): "spec.front.tlsSecret",
+}
+
 # Text in the kubelet's message, and what to do about it; the first that fits counts.
 _CURES = {
-    r'secret "[^"]*" not found': "create the Secret, or correct secretName",
+    r'secret "[^"]*" not found': "create the Secret, or correct its name",
     r'configmap "[^"]*" not found': "create the ConfigMap, or correct its name",
     r"failed to sync (secret|configmap) cache": (
         "the node's kubelet could not read it from the API server and tries again; if this stays, "
@@ -78,7 +85,7 @@ def _only_waits(note: str) -> bool:
 def _place(name: str, template: Manifest, path: str) -> tuple[str, str]:
     """The volume's path and its name in the template. A claim's message names a PersistentVolume.
 
-    The operator adds volumes that are not in the template.
+    The operator adds volumes that are not in the template; some of them have fields of their own.
     """
     volumes = template["spec"].get("volumes") or ()
     claims = [volume["name"] for volume in volumes if "persistentVolumeClaim" in volume]
@@ -87,7 +94,7 @@ def _place(name: str, template: Manifest, path: str) -> tuple[str, str]:
         name = claims[0]
     if name in names:
         return f"{path}.spec.volumes[{names.index(name)}]", name
-    return f"{path}.spec", name
+    return _FIELDS.get((path, name), f"{path}.spec"), name
 
 
 def _cure(message: str, pod: PodFacts) -> str:

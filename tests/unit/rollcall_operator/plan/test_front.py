@@ -9,6 +9,7 @@ from rollcall_operator.api import labels
 from rollcall_protocol import pod_contract
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import JobConfig
+from rollcall_protocol.wire.job_snapshot import TrainingResult
 from rollcall_protocol.wire.json_codec import decode
 from tests.apiserver.bad_manifests.manifests import DELETE, FRONT
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator
@@ -110,3 +111,114 @@ def test_it_is_a_member_of_nothing() -> None:
     simulator = running()
     assert simulator.roster is not None
     assert not any("front" in member.pod for member in simulator.roster.members)
+
+
+# --- what the condition says ----------------------------------------------------------------------
+
+QUOTA = (
+    "create Pod bad-front-0 in StatefulSet bad-front failed error: pods "
+    '"bad-front-0" is forbidden: exceeded quota: small, requested: pods=1, limited: pods=2'
+)
+KEYS = 'MountVolume.SetUp failed for volume "rollcall-api-keys" : secret "agents" not found'
+TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: true}."
+CONTAINER = "spec.front.template.spec.containers[0]"
+PROBLEMS: list[tuple[str, dict[str, Any], str, str]] = [
+    (
+        "Unschedulable",
+        {"unschedulable": TAINT},
+        f"spec.front.template.spec: pod bad-front-0 cannot be scheduled: {TAINT}; ",
+        "change its resource requests, nodeSelector, tolerations or volumes, or add nodes",
+    ),
+    (
+        "ImagePullFailed",
+        {"waiting_reason": "ImagePullBackOff"},
+        f"{CONTAINER}.image: image 'rollcall/worker-cpu:dev' of pod bad-front-0 cannot be pulled",
+        "correct the name, push the image, or set imagePullSecrets",
+    ),
+    (
+        "CrashLoop",
+        {"exit_code": 1, "restarts": 4, "exit_message": "OSError: no space"},
+        f"{CONTAINER}: container front of pod bad-front-0 ended with exit code 1: OSError",
+        "read its log (kubectl logs bad-front-0 -c front --previous), then correct its command, ",
+    ),
+    (
+        "MountFailed",
+        {"mounting_since": 1.0, "mount_failure": KEYS},
+        "spec.front.apiKeysSecret: volume 'rollcall-api-keys' of pod bad-front-0 cannot be mounted",
+        'secret "agents" not found; create the Secret, or correct its name',
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "facts", "begins", "cure"), PROBLEMS, ids=[p[0] for p in PROBLEMS]
+)
+def test_what_keeps_its_pods_away_is_in_a_condition_with_field_and_cure(
+    reason: str, facts: dict[str, Any], begins: str, cure: str
+) -> None:
+    simulator = running()
+    (pod,) = simulator.pods_of("bad-front")
+    simulator.change(pod, ready=False, running=False, **facts)
+    plan = simulator.converge(5)
+    condition = simulator.condition("FrontReady")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert condition["message"].startswith(begins)
+    assert cure in condition["message"]
+    assert [(e.type, e.reason) for e in plan.events] == [("Warning", reason)]
+    assert simulator.condition("Running")["status"] == "True"
+
+
+def test_a_quota_that_refuses_its_pods_is_in_the_condition_and_looked_for_again() -> None:
+    simulator = JobSimulator(FRONT)
+    simulator.converge()
+    simulator.schedule()
+    (pod,) = simulator.pods_of("bad-front")
+    del simulator.pods[pod.uid]
+    plan = simulator.reconcile(5)
+    assert plan.requeue_after is not None
+    assert plan.requeue_after <= 10, "no watch says that a StatefulSet cannot create its pods"
+    simulator.creation_failures[SET] = QUOTA
+    simulator.converge(5)
+    condition = simulator.condition("FrontReady")
+    assert (condition["status"], condition["reason"]) == ("False", "PodsRefused")
+    assert condition["message"] == (
+        "spec.front.template: the API server refuses pods of StatefulSet/bad-front: exceeded "
+        "quota: small, requested: pods=1, limited: pods=2; raise the ResourceQuota of the "
+        "namespace, or ask for fewer replicas or smaller resources"
+    )
+
+
+def test_the_condition_says_how_many_are_ready_and_what_they_wait_for() -> None:
+    simulator = running(**{"spec.front.replicas": 2})
+    assert simulator.condition("FrontReady")["message"] == "2 of 2 front pods are ready"
+    first, _ = simulator.pods_of("bad-front")
+    simulator.change(first, ready=False)
+    simulator.converge(5)
+    assert simulator.condition("FrontReady")["message"] == (
+        "1 of 2 front pods are ready: a front pod is ready while a rollout serves"
+    )
+    simulator.change(first, ready=False, up=False, running=False)
+    simulator.converge(15)
+    condition = simulator.condition("FrontReady")
+    assert (condition["reason"], condition["message"]) == (
+        "Starting",
+        "1 of 2 front pods are ready",
+    )
+
+
+def test_only_a_job_with_a_front_has_the_condition() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    assert "FrontReady" not in {c["type"] for c in simulator.status["conditions"]}
+
+
+def test_the_condition_follows_the_job_when_it_is_suspended_or_done() -> None:
+    simulator = running()
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(5)
+    assert simulator.condition("FrontReady")["reason"] == "Suspended"
+    simulator = running()
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
+    condition = simulator.condition("FrontReady")
+    assert (condition["status"], condition["reason"]) == ("False", "Finished")

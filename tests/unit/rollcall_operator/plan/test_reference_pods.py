@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from rollcall_operator.api import labels
 from rollcall_protocol import pod_contract
 from rollcall_protocol.job_config import JobConfig, ReferenceConfig, ReferencePodConfig
@@ -172,3 +174,60 @@ def test_a_deployment_of_that_name_which_is_not_the_jobs_stays() -> None:
     simulator.edit({"spec.suspend": True, "spec.reference": DELETE})
     simulator.converge(1)
     assert DEPLOYMENT in simulator.children
+
+
+CONTAINER = "spec.reference.template.spec.containers[0]"
+TAINT = "0/1 nodes are available: 1 node(s) had untolerated taint {gpu: true}."
+
+
+@pytest.mark.parametrize(
+    ("reason", "facts", "begins", "cure"),
+    [
+        (
+            "Unschedulable",
+            {"unschedulable": TAINT},
+            "spec.reference.template.spec: pod bad-reference-",
+            f"cannot be scheduled: {TAINT}; change its resource requests, nodeSelector, toleratio",
+        ),
+        (
+            "ImagePullFailed",
+            {"waiting_reason": "ErrImagePull"},
+            f"{CONTAINER}.image: image 'rollcall/worker-cpu:dev' of pod bad-reference-",
+            "correct the name, push the image, or set imagePullSecrets",
+        ),
+        (
+            "OutOfMemory",
+            {"exit_code": 137, "oom_killed": True, "restarts": 2},
+            f"{CONTAINER}.resources.limits.memory: container reference of pod bad-reference-",
+            "raise",
+        ),
+    ],
+    ids=["Unschedulable", "ImagePullFailed", "OutOfMemory"],
+)
+def test_what_keeps_a_pod_away_is_in_the_condition_with_field_and_cure(
+    reason: str, facts: dict[str, Any], begins: str, cure: str
+) -> None:
+    simulator = running()
+    simulator.change(simulator.pods_of("bad-reference")[0], ready=False, running=False, **facts)
+    plan = simulator.converge(5)
+    condition = simulator.condition("ReferenceReady")
+    assert (condition["status"], condition["reason"]) == ("False", reason)
+    assert condition["message"].startswith(begins)
+    assert cure in condition["message"]
+    assert [(e.type, e.reason) for e in plan.events] == [("Warning", reason)]
+
+
+def test_a_quota_that_refuses_a_pod_is_in_the_condition() -> None:
+    simulator = running()
+    del simulator.pods[simulator.pods_of("bad-reference")[0].uid]
+    failure = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate"}
+    message = 'pods "bad-reference-x" is forbidden: exceeded quota: small, requested: pods=1'
+    simulator.children[DEPLOYMENT]["status"] = {"conditions": [{**failure, "message": message}]}
+    simulator.converge(5)
+    condition = simulator.condition("ReferenceReady")
+    assert (condition["status"], condition["reason"]) == ("False", "PodsRefused")
+    assert condition["message"] == (
+        "spec.reference.template: the API server refuses pods of Deployment/bad-reference: exceeded"
+        " quota: small, requested: pods=1; raise the ResourceQuota of the namespace, or ask for "
+        "fewer replicas or smaller resources"
+    )

@@ -40,7 +40,7 @@ def test_the_condition_names_field_volume_pod_cause_and_cure() -> None:
     assert (condition["status"], condition["reason"]) == ("False", "MountFailed")
     assert condition["message"] == (
         "spec.trainer.template.spec.volumes[1]: volume 'keys' of pod bad-trainer-0 cannot be "
-        'mounted: secret "hub-keys" not found; create the Secret, or correct secretName'
+        'mounted: secret "hub-keys" not found; create the Secret, or correct its name'
     )
 
 
