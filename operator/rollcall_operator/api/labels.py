@@ -17,6 +17,8 @@ ROLLOUT = "rollout"
 REFERENCE = "reference"
 FRONT = "front"
 
+WORKER_USER = "rollcall.dev/worker-user"
+"""On a trainer's StatefulSet: the default user of the job's workers, until the job restarts."""
 JOB_REPLICAS = "rollcall.dev/job-replicas"
 """On an owned pool: the last number of replicas that came from the job."""
 WORKER_CONTAINER = "rollcall.dev/worker-container"

@@ -25,6 +25,7 @@ from rollcall_operator.plan.refusals import (
 )
 from rollcall_operator.plan.trainer_restart import restart_request
 from rollcall_operator.plan.validate import job_errors
+from rollcall_operator.plan.worker_user import with_record, worker_user
 
 _MAKES_PODS = frozenset({"StatefulSet", "Deployment"})
 
@@ -87,7 +88,7 @@ def _inputs_of_children(view: JobView) -> tuple[object, ...] | None:
 
 def _children(view: JobView) -> Iterator[Manifest]:
     """All children that the job should have. A pool's Deployment needs the pool's uid first."""
-    job, spec, user = view.job, view.spec, view.observed.worker_user
+    job, spec, user = view.job, view.spec, worker_user(view)
     live_pools = {raw["metadata"]["name"]: raw for raw in view.observed.pools}
     replicas = 0 if view.no_pods_wanted else spec.trainer.replicas
     # NetworkPolicies come before the pods that they protect.
@@ -98,12 +99,10 @@ def _children(view: JobView) -> Iterator[Manifest]:
             job, view.observed.children, view.observed.authority
         )
         yield certificates.trust_config_map(job, view.observed.trust, authorities)
-    yield with_default_user(
-        trainer_children.stateful_set(
-            job, spec, replicas=replicas, restart_request=restart_request(job)
-        ),
-        user,
+    trainer = trainer_children.stateful_set(
+        job, spec, replicas=replicas, restart_request=restart_request(job)
     )
+    yield with_record(with_default_user(trainer, user), user)
     if spec.reference.template is not None:
         yield reference_children.service(job)
         yield with_default_user(

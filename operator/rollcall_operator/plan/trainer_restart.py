@@ -27,6 +27,15 @@ def restart_request(job: Manifest) -> str:
     return str((job["metadata"].get("annotations") or {}).get(labels.RESTART_TRAINER, ""))
 
 
+def is_new_request(job: Manifest, live: Manifest) -> bool:
+    """Whether the StatefulSet `live` does not have the job's RESTART_TRAINER yet."""
+    return restart_request(job) not in {"", _annotations_of_pods(live).get(labels.RESTART_TRAINER)}
+
+
+def _annotations_of_pods(live: Manifest) -> dict[str, str]:
+    return live["spec"]["template"].get("metadata", {}).get("annotations") or {}
+
+
 def outdated_pods(live: Manifest | None, trainers: Iterable[PodFacts]) -> list[PodFacts]:
     """Trainer pods that the StatefulSet `live` made from a former template, while they still run.
 
@@ -48,10 +57,10 @@ def pods_to_restart(
     """
     if live is None or not _is_observed(live):
         return []
-    asked = live["spec"]["template"].get("metadata", {}).get("annotations") or {}
-    wanted = {name: asked[name] for name in labels.RESTART_REQUESTS if asked.get(name)}
-    if restart_request(job) not in {"", asked.get(labels.RESTART_TRAINER)}:
+    if is_new_request(job, live):
         return []  # the new value is about to be written into the template
+    asked = _annotations_of_pods(live)
+    wanted = {name: asked[name] for name in labels.RESTART_REQUESTS if asked.get(name)}
     return [
         pod
         for pod in trainers

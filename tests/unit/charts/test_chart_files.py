@@ -39,3 +39,20 @@ def test_values_that_the_schema_does_not_know_are_refused() -> None:
 def test_the_definitions_are_the_generated_ones() -> None:
     copies = {path.name: path.read_text() for path in (CHART / "files" / "crds").iterdir()}
     assert copies == {path.name: path.read_text() for path in (ROOT / "crds").iterdir()}
+
+
+TOUCHES = "Running jobs: "
+
+
+def test_values_that_touch_running_jobs_are_marked_and_printed_by_an_upgrade() -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    described = {name: part.get("description", "") for name, part in schema["properties"].items()}
+    marked = {name: text for name, text in described.items() if text.startswith(TOUCHES)}
+    assert marked.keys() >= {"image", "workerUser", "preemptionTaints", "jobNetworkPolicies"}
+    values = " ".join((CHART / "values.yaml").read_text().replace("\n# ", " ").split())
+    assert values.count(TOUCHES) == len(marked)
+    notes = (CHART / "templates" / "NOTES.txt").read_text()
+    printed = " ".join(notes.partition("{{- if .Release.IsUpgrade }}")[2].split())
+    for name, text in marked.items():
+        assert text in values, name
+        assert f"- {name}: {text.removeprefix(TOUCHES)}" in printed, name
