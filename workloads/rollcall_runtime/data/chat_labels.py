@@ -74,13 +74,16 @@ def label_chat(
 def _marked(
     messages: Sequence[Message], tools: Tools | None, tokenizer: ModelTokenizer
 ) -> tuple[list[int], list[bool]]:
-    encoded = tokenizer.library.apply_chat_template(
-        list(messages),
-        tools=tools,
-        return_dict=True,
-        return_assistant_tokens_mask=True,
-    )
-    return list(encoded["input_ids"]), [bool(mark) for mark in encoded["assistant_masks"]]
+    text, spans = tokenizer.marked_chat(messages, tools)
+    encoded = tokenizer.library(text, add_special_tokens=False)
+    learnt = [False] * len(encoded["input_ids"])
+    for begin, end in spans:
+        first = encoded.char_to_token(begin) if begin < end else None
+        if first is not None:
+            last = encoded.char_to_token(end - 1)
+            through = len(learnt) if last is None else last + 1
+            learnt[first:through] = [True] * (through - first)
+    return list(encoded["input_ids"]), learnt
 
 
 def _in_spans(

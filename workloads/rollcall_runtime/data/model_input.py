@@ -82,7 +82,5 @@ class ModelInput:
         except (ValueError, TypeError, KeyError) as error:
             raise SpecError(field, f"{place}: {error}") from error
         except ImportError as error:
-            problem = f"chat templates need the package jinja2, which this image lacks ({error})"
-            raise SpecError(
-                field, f"{problem}; add it, or give prompts as text or tokens"
-            ) from error
+            problem = f"chat templates need the packages transformers and jinja2: {error}"
+            raise SpecError(field, f"{problem}; or give prompts as text or tokens") from error

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoTokenizer
 
+from rollcall_runtime.models.chat_template import rendered
 from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
@@ -81,22 +82,31 @@ class ModelTokenizer:
 
         `answer_follows` ends with the beginning of the assistant's turn. `tools`: JSON schemas of
         the functions that the assistant may call. SpecError if there is no template; ValueError if
-        it refuses the messages.
+        it refuses the messages, or takes too long; see `chat_template`.
         """
+        return self._rendered(messages, tools, answer_follows=answer_follows)[0]
+
+    def marked_chat(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
+    ) -> tuple[str, list[tuple[int, int]]]:
+        """A chat as `chat_text`, and the spans of characters that the template marks as generated.
+
+        Errors as `chat_text`.
+        """
+        return self._rendered(messages, tools, answer_follows=False, marked=True)
+
+    def _rendered(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] | None,
+        **options: bool,
+    ) -> tuple[str, list[tuple[int, int]]]:
         self.need_chat_template()
+        schemas = [dict(tool) for tool in tools or ()] or None
         try:
-            text: str = self.library.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[dict(tool) for tool in tools or ()] or None,
-                add_generation_prompt=answer_follows,
-                tokenize=False,
-            )
-        except ImportError:
-            raise
-        except Exception as error:  # a template may raise what it likes
-            problem = str(error) or type(error).__name__
-            raise ValueError(f"the chat template refuses these messages: {problem}") from error
-        return text
+            return rendered(self.library, messages, schemas, **options)
+        except (ValueError, TypeError) as error:  # TypeError: what JSON does not have
+            raise ValueError(f"the chat template refuses these messages: {error}") from error
 
     def chat_tokens(
         self, messages: Sequence[Mapping[str, Any]], *, answer_follows: bool = True

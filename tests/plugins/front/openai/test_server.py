@@ -73,6 +73,13 @@ async def test_a_chat_goes_through_the_template() -> None:
     }
 
 
+def test_a_template_without_bounds_refuses_the_request() -> None:
+    known = tokenizer()
+    known.library.chat_template = "{{ 'x' * 10 ** 10 }}"
+    with pytest.raises(BadRequestError, match=r"refuses these messages: .* GiB of memory"):
+        PromptReader(SOURCE, known).chat_text([{"role": "user", "content": "hi"}], ())
+
+
 async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     messages = [{"role": "user", "content": "hi"}]
     options = {"messages": messages, "max_tokens": 9, "stream_options": {"include_usage": True}}

@@ -8,7 +8,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
-from transformers.utils import chat_template_utils
 
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_protocol.prompts.prompt import Prompt
@@ -17,6 +16,8 @@ from rollcall_runtime.data.model_input import ModelInput
 from rollcall_runtime.data.prompt_source import PromptSource, open_prompts
 from rollcall_runtime.data.row_mix import MAX_DROPPED
 from rollcall_runtime.data.travelling_columns import MAX_ROW_BYTES
+from rollcall_runtime.models import chat_template
+from rollcall_runtime.worker.bounded_worker import BoundedWorker
 from rollcall_runtime.worker.errors import SpecError
 from tests.process.engines.tiny_models import CHAT_TEMPLATE
 from tests.unit.rollcall_runtime.data.character_tokenizer import (
@@ -238,6 +239,7 @@ def test_the_line_that_is_wrong_is_named(tmp_path: Path, rows: list[Any], messag
 WRONG_FOR_THE_MODEL: list[tuple[Any, str | None, str]] = [
     ({"messages": [USER]}, None, "^spec.model.path: .*no chat template"),
     ({"messages": [USER]}, STRICT, "^spec.data.prompts: .*p.jsonl:1: .*roles must alternate"),
+    ({"messages": [USER]}, "{{ 'x' * 10 ** 10 }}", "p.jsonl:1: .* look for loops within loops"),
     (
         {"messages": [USER, {"role": "assistant", "content": "yes"}]},
         "",
@@ -259,10 +261,9 @@ def test_what_the_model_cannot_take_is_refused(
 def test_an_image_without_templates_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat_template_utils, "is_jinja_available", lambda: False)
-    model = character_model("{{ messages[0].content }} of no other test")  # compiled ones are kept
-    with pytest.raises(SpecError, match=r"^spec.data.prompts: chat templates need .* jinja2"):
-        opened(written(tmp_path / "p.jsonl", [{"messages": [USER]}]), model=model)
+    monkeypatch.setattr(chat_template, "_process", lambda: BoundedWorker("jinjaa2", memory=1 << 30))
+    with pytest.raises(SpecError, match=r"^spec.data.prompts: chat templates need .*'jinjaa2'"):
+        opened(written(tmp_path / "p.jsonl", [{"messages": [USER]}]), model=character_model())
 
 
 def test_a_column_that_is_named_is_used(tmp_path: Path) -> None:

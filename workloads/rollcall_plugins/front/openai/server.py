@@ -254,7 +254,7 @@ class FrontServer:
     ) -> web.StreamResponse:
         trajectory = await self._recording.open(request.headers.get(TRAJECTORY_HEADER, ""))
         self._check_model(asked.model)
-        given = self._reader.prompts(asked)
+        given = await asyncio.to_thread(self._reader.prompts, asked)  # a template may take long
         if len(given) > 1 and self._job.data.from_front:
             problem = "several prompts are no single trajectory; send a request each"
             raise BadRequestError(problem, "prompt")

@@ -6,13 +6,13 @@ import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.tasks.bounded_worker import (
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in, answer_needs
+from rollcall_runtime.tasks.reward_registry import NamedReward
+from rollcall_runtime.worker.bounded_worker import (
     BoundedCallError,
     BoundedWorker,
     OutOfBoundsError,
 )
-from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in, answer_needs
-from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

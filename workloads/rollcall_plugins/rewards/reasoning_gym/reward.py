@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from rollcall_protocol.data_config import REASONING_GYM
 from rollcall_runtime.tasks import reasoning_gym_task
-from rollcall_runtime.tasks.bounded_worker import (
-    BoundedCallError,
-    BoundedWorker,
-    OutOfBoundsError,
-)
 from rollcall_runtime.tasks.builtin_rewards.answer_column import shown
 from rollcall_runtime.tasks.builtin_rewards.patterns import extractor, last_group
 from rollcall_runtime.tasks.reward_registry import NamedReward
 from rollcall_runtime.tasks.row_needs import RowNeeds
+from rollcall_runtime.worker.bounded_worker import (
+    BoundedCallError,
+    BoundedWorker,
+    OutOfBoundsError,
+)
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.errors import SpecError
 

@@ -1,7 +1,7 @@
-"""Calls functions on what a model wrote in a process that ends when they take too long.
+"""Calls functions on what others wrote in a process that ends when they take too long.
 
-Some of what a model may write cannot be computed at all, such as 9^9^9^9, and neither a signal nor
-an exception ends such a computation. `bounded_child` is the process's side.
+Some of what a model or a chat template may write cannot be computed at all, such as 9^9^9^9, and
+neither a signal nor an exception ends such a computation. `bounded_child` is the process's side.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any
 
 START_SECONDS = 60.0  # to import the module
 _WALL = 3  # so many times its processor time a call may take by the clock
-_MOST_BYTES = 1 << 20  # of an answer
+_MOST_BYTES = 1 << 20  # of an answer, unless said otherwise
 
 
 class OutOfBoundsError(Exception):
@@ -28,12 +28,12 @@ class BoundedCallError(Exception):
 class BoundedWorker:
     """Calls the functions of `module` with arguments and results of JSON, one after the other.
 
-    The process may have `memory` bytes. One that exceeds its bounds is killed, and the next call
-    has another one. ImportError if the module cannot be imported.
+    The process may have `memory` bytes, and an answer `most_bytes`. One that exceeds its bounds is
+    killed, and the next call has another one. ImportError if the module cannot be imported.
     """
 
-    def __init__(self, module: str, *, memory: int) -> None:
-        self._module, self._memory = module, memory
+    def __init__(self, module: str, *, memory: int, most_bytes: int = _MOST_BYTES) -> None:
+        self._module, self._memory, self._most_bytes = module, memory, most_bytes
         self._start()
         self._wait_until_ready()
 
@@ -68,7 +68,7 @@ class BoundedWorker:
     def _answer(self, seconds: float) -> dict[str, Any]:
         if not self._connection.poll(seconds):
             raise TimeoutError
-        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(_MOST_BYTES))
+        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(self._most_bytes))
         return answer
 
     def _start(self) -> None:
@@ -77,7 +77,7 @@ class BoundedWorker:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-c"),
-                    "from rollcall_runtime.tasks.bounded_child import main; main()",
+                    "from rollcall_runtime.worker.bounded_child import main; main()",
                     *(str(theirs.fileno()), str(os.getpid()), self._module, str(self._memory)),
                 ],
                 stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollcall_runtime.tasks.bounded_worker import (
+from rollcall_runtime.worker.bounded_worker import (
     BoundedCallError,
     BoundedWorker,
     OutOfBoundsError,
