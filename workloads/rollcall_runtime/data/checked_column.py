@@ -6,7 +6,14 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rollcall_runtime.data.row_kind import MESSAGES, RowKind, check_roles, kind_of, size_of
+from rollcall_runtime.data.row_kind import (
+    MESSAGES,
+    RowKind,
+    check_roles,
+    check_template,
+    kind_of,
+    size_of,
+)
 from rollcall_runtime.data.row_values import json_text
 from rollcall_runtime.data.tools import TOOLS, tools_of
 from rollcall_runtime.worker.errors import SpecError
@@ -43,8 +50,8 @@ def check_column(
     look: Callable[[dict[str, Any], RowKind, str], None] = lambda _row, _kind, _place: None,
 ) -> CheckedColumn:
     """Read column `name` of all rows: each has it, in one kind, with tokens that the model knows,
-    or tools that a chat template can write. `look` gets each row with the columns `also`, its kind
-    and its place.
+    or tools that a chat template can write; the template writes the first one. `look` gets each row
+    with the columns `also`, its kind and its place.
 
     SpecError at `field` names the first row that is wrong. A million short rows take some seconds.
     """
@@ -61,6 +68,8 @@ def check_column(
             raise SpecError(field, f"{problem}; a source has one kind of rows")
         _check_kind(row, name, kind, model=model, place=place, field=field)
         look(row, kind, place)
+        if number == 0 and kind is RowKind.CHAT:
+            check_template(row[name], model=model, place=place)
         if not row.keys() <= columns.keys():
             columns.update(dict.fromkeys(row))
         size = size_of(row[name], kind)

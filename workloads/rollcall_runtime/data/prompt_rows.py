@@ -16,7 +16,7 @@ from rollcall_runtime.data.row_values import as_it_travels
 from rollcall_runtime.data.templated_rows import open_source
 from rollcall_runtime.data.tools import tools_of
 from rollcall_runtime.data.travelling_columns import TravellingColumns
-from rollcall_runtime.data.unread_columns import name_unread
+from rollcall_runtime.data.unread_columns import name_preferences, name_unread
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ def open_prompt_rows(
         travelling.check_names(column.columns, rows.place(0))
         read = (*source.columns, sampling.column) if source.columns else column.columns
         name_unread(source, column, read, model=model, field=field)
+        name_preferences(source, column.columns, field)
         found = PromptRows(rows, field, column, model, limit, travelling)
         # What cannot be used shows before the first step.
         longest = {number: found.read(number) for number in column.longest}

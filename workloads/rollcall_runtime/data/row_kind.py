@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -73,6 +74,22 @@ def check_roles(messages: Sequence[Message], *, model: ModelInput, place: str, f
         if role not in ROLES and not _names(str(model.tokenizer.library.chat_template), role):
             problem = f"{place}: the chat template knows no role {role!r:.60}"
             raise SpecError(field, f"{problem}; write {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+
+
+def check_template(messages: Sequence[Message], *, model: ModelInput, place: str) -> None:
+    """SpecError if the chat template leaves out what the messages say, as that of no chat does."""
+    said = [m for m in messages if m["role"] == "user" and isinstance(m.get("content"), str)]
+    others = [{**m, "content": f"{m['content']}?"} if m in said else m for m in messages]
+    try:
+        texts = {
+            model.chat_text(each, answer_follows=False, place=place, field=FIELD)
+            for each in (messages, others)
+        }
+    except SpecError:  # is said for what it is where the chat is read
+        return
+    if said and len(texts) == 1:
+        problem = f"the chat template writes the same whatever the user says, as in {place}"
+        raise SpecError(FIELD, f"{problem}; correct chat_template.jinja beside the model")
 
 
 def _names(template: str, role: str) -> bool:

@@ -105,6 +105,10 @@ def _csv_rows(file: BinaryIO, path: Path, field: str) -> Iterator[dict[str, str]
             header = next(lines, [])
             if len(set(header)) < len(header):
                 raise SpecError(field, f"{path}:1: two columns have one name; rename one")
+            for name in header:
+                if name != name.strip():
+                    problem = f"{path}:1: the column {name!r} begins or ends with a space"
+                    raise SpecError(field, f"{problem}; take it out")
             for cells in filter(None, lines):
                 if len(cells) != len(header):
                     problem = f"{len(cells)} cells, where the header has {len(header)}"

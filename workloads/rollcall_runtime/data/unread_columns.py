@@ -41,6 +41,13 @@ def name_unread(
         _say_once(f"{field}: nothing reads the columns {', '.join(unread)} of {source.name}")
 
 
+def name_preferences(source: DataSource, columns: Sequence[str], field: str) -> None:
+    """Log that `source` looks like answers to choose between, of which a job reads prompts alone."""
+    if {"chosen", "rejected"} <= set(columns):
+        problem = f"{source.name} has preferences (the columns chosen and rejected)"
+        _say_once(f"{field}: {problem}; its prompts alone are read, and the reward decides")
+
+
 @cache
 def _say_once(message: str) -> None:
     """A trainer opens its data several times."""

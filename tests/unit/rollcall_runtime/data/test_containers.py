@@ -251,6 +251,7 @@ WRONG: list[tuple[str, bytes, str]] = [
     ("p.json", b'{\n"a": 1}', "p.json:1: not JSON: .* write one array of all rows, or each row on"),
     ("p.csv", b"a,b\n1\n", "p.csv:2: 1 cells, where the header has 2; correct it"),
     ("p.csv", b"a,a\n1,2\n", "p.csv:1: two columns have one name; rename one"),
+    ("p.csv", b"prompt, answer\nhi,4\n", "p.csv:1: the column ' answer' begins or ends with a"),
     ("p.csv", b'a\n"x', "p.csv:2: not CSV: unexpected end of data; correct it"),
     ("p.csv", b"a\n", "p.csv' holds no row"),
     ("p.jsonl.gz", gzip.compress(b'{"a": 1}', mtime=0)[:-9], "p.jsonl.gz' is no whole gzip file"),

@@ -459,6 +459,26 @@ def test_a_role_that_no_template_knows_is_refused(tmp_path: Path, role: str) -> 
     assert prompt is not None
 
 
+def test_preferences_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"prompt": "hi", "chosen": "good", "rejected": "bad"}]
+    path = written(tmp_path / "p.jsonl", rows)
+    opened(path, model=character_model())
+    problem = f"{path} has preferences (the columns chosen and rejected)"
+    said = f"spec.data.prompts: {problem}; its prompts alone are read, and the reward decides"
+    assert caplog.messages == [said]
+
+
+@pytest.mark.parametrize("template", ["Hello!", "{{ messages[0].role }}{{ messages | length }}"])
+def test_a_template_that_leaves_out_what_the_user_says_is_refused(
+    tmp_path: Path, template: str
+) -> None:
+    path = written(tmp_path / "p.jsonl", [{"messages": [USER]}])
+    with pytest.raises(SpecError, match=r"^spec.model.path: .* writes the same .* in .*p.jsonl:1;"):
+        opened(path, model=character_model(template))
+    alone = [{"messages": [{"role": "system", "content": "a"}]}]
+    opened(written(tmp_path / "s.jsonl", alone), model=character_model(template))
+
+
 def test_a_template_that_fails_in_any_way_names_the_row(tmp_path: Path) -> None:
     path = written(tmp_path / "p.jsonl", [{"messages": [{"role": "user", "content": "a"}]}])
     with pytest.raises(
