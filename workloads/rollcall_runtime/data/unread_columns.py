@@ -42,7 +42,7 @@ def name_unread(
 
 
 def name_preferences(source: DataSource, columns: Sequence[str], field: str) -> None:
-    """Log that `source` looks like answers to choose between, of which a job reads prompts alone."""
+    """Log that `source` has answers to choose between: a job reads its prompts alone."""
     if {"chosen", "rejected"} <= set(columns):
         problem = f"{source.name} has preferences (the columns chosen and rejected)"
         _say_once(f"{field}: {problem}; its prompts alone are read, and the reward decides")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from rollcall_plugins.front.openai.text_stream import TextStream
@@ -85,3 +85,32 @@ def test_the_first_of_several_stop_strings_counts() -> None:
     tokenizer = characters()
     stream = TextStream(tokenizer, ["bc", "ab"])
     assert stream.add(tokenizer.encode("xabc")) == "x"
+
+
+def sentence_pieces(prepend: str, *, strips: bool) -> ModelTokenizer:
+    """Unigram with a mark for spaces, as T5 has it, and added tokens; no BOS and no padding."""
+    pieces = [("<unk>", 0.0), ("\u2581", -3.0), ("\u2581the", -2.0), ("\u2581cat", -2.0)]
+    pieces += [(letter, -5.0) for letter in "abcdefghijklmnopqrstuvwxyz"]
+    backend = Tokenizer(models.Unigram(pieces, unk_id=0, byte_fallback=False))
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    backend.decoder = decoders.Metaspace(prepend_scheme=prepend)
+    if strips:
+        backend.normalizer = normalizers.Sequence([normalizers.Strip(), normalizers.Lowercase()])
+    backend.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
+    backend.add_tokens([AddedToken("<think>", normalized=False), AddedToken("<i>", lstrip=True)])
+    library = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+        tokenizer_object=backend, eos_token="</s>"
+    )
+    return ModelTokenizer(Path("/model"), library, frozenset({library.eos_token_id}))
+
+
+@pytest.mark.parametrize("strips", [False, True])
+@pytest.mark.parametrize("prepend", ["always", "first", "never"])
+def test_a_stream_says_what_the_reward_reads(prepend: str, strips: bool) -> None:
+    """Also where a text comes back from its tokens with other spaces and letters."""
+    tokenizer = sentence_pieces(prepend, strips=strips)
+    for text in ("the cat", "  The cat ", "<think>the cat<think> a", "The cat <i> b", " the"):
+        tokens = tokenizer.encode(text)
+        stream = TextStream(tokenizer)
+        pieces = [stream.add([token]) for token in tokens]
+        assert "".join(pieces) + stream.rest() == tokenizer.decode(tokens)
