@@ -16,7 +16,6 @@ from rollcall_plugins.front.openai.chat_messages import read_messages
 from rollcall_plugins.front.openai.trajectories import (
     NAME,
     RecordedCompletion,
-    Trajectory,
     TrajectoryRecords,
     UntrainableError,
     new_name,
@@ -178,7 +177,7 @@ class Recording:
         self._records.record(turn.trajectory, completion, time.monotonic())
         self._metrics.trajectories_kept.set(len(self._records))
 
-    def continued(
+    async def continued(
         self, name: str, text: str, asked: CompletionRequest
     ) -> tuple[tuple[int, ...], str]:
         """Of a prompt that says `text`: the tokens that are known, and the text behind them.
@@ -189,16 +188,20 @@ class Recording:
         before, said = self._records.find(name), self._records.find(name).said
         if said.length and digest_of(text[: said.length]) == said:
             return before.sequence(), text[said.length :].removeprefix(before.end)
-        behind = self._behind(before, text, asked)
-        return ((), text) if behind is None else (before.sequence(), behind)
+        known, turns, end = before.sequence(), before.messages, before.end
+        # A template may take long.
+        behind = await asyncio.to_thread(self._behind, turns, end, text, asked)
+        return ((), text) if behind is None else (known, behind)
 
-    def _behind(self, before: Trajectory, text: str, asked: CompletionRequest) -> str | None:
+    def _behind(
+        self, before: Digest, last_end: str, text: str, asked: CompletionRequest
+    ) -> str | None:
         """What the chat template writes behind the last answer, if the messages are the same.
 
         It may write that answer in another way than it was sampled, as it does with calls of tools.
         """
-        count, messages, tools = before.messages.length, asked.messages or (), asked.tools
-        if not count or _turn(tools, messages[:count]) != before.messages:
+        count, messages, tools = before.length, asked.messages or (), asked.tools
+        if not count or _turn(tools, messages[:count]) != before:
             return None
         try:
             sent = self._reader.chat_text(messages[: count - 1], tools, answer_follows=False)
@@ -209,7 +212,7 @@ class Recording:
         end = max((answered.rfind(each) for each in ends), default=-1)
         if end < len(sent) or not text.startswith(answered):
             return None
-        return text[end:].removeprefix(before.end)
+        return text[end:].removeprefix(last_end)
 
     async def record(self, name: str, answer: Answer, text: str | None) -> None:
         """Keep a whole answer, if it may be trained on. CoordinatorAwayError."""

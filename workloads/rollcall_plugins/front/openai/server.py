@@ -289,7 +289,7 @@ class FrontServer:
     ) -> tuple[int, ...]:
         """Of a prompt; those that its trajectory has already are taken as they were sampled."""
         if isinstance(prompt, str):
-            known, behind = self._recording.continued(trajectory, prompt, asked)
+            known, behind = await self._recording.continued(trajectory, prompt, asked)
             begins = not known and not asked.chat
             encode = partial(self._reader.encode, behind, asked.prompt_field, begins=begins)
             prompt = (*known, *await asyncio.to_thread(encode))
