@@ -134,7 +134,9 @@ class StateFolder:
     def _check_format(self) -> None:
         file = self.path / "format.json"
         if not file.exists():
-            file.write_text(json.dumps({"format": FORMAT}))
+            beside = self.path / "format.json.new"  # whole or not there, whenever it is killed
+            beside.write_text(json.dumps({"format": FORMAT}))
+            beside.replace(file)
             return
         try:
             found = json.loads(file.read_text())["format"]

@@ -46,6 +46,20 @@ def test_a_damaged_format_is_named(folder: StateFolder) -> None:
         folder.hold()
 
 
+def test_a_start_that_is_killed_as_it_writes_the_format_leaves_none(
+    folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_: object) -> None:
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+        patched.setattr(Path, "replace", killed)
+        folder.hold()
+    assert not (folder.path / "format.json").exists()
+    folder.release()
+    folder.hold()
+
+
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StateFolderError, match="ROLLCALL_LOCAL_HOME"):

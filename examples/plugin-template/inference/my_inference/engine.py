@@ -37,7 +37,7 @@ class MyModel(CachedModel):
 
     def __init__(self, source: ModelSource, model: nn.Module, device: torch.device) -> None:
         self._model, self.device = model, device
-        self.vocabulary, self.positions, self.eos = source.vocabulary, source.positions, source.eos
+        self.vocabulary, self.positions = source.vocabulary, source.positions
         self.restart()
 
     def restart(self) -> None:
