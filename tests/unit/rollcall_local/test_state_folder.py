@@ -52,9 +52,10 @@ def test_a_start_that_is_killed_as_it_writes_the_format_leaves_none(
     def killed(*_: object) -> None:
         raise RuntimeError("killed")
 
-    with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="killed"):
+    with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", killed)
-        folder.hold()
+        with pytest.raises(RuntimeError, match="killed"):
+            folder.hold()
     assert not (folder.path / "format.json").exists()
     folder.release()
     folder.hold()
