@@ -57,9 +57,10 @@ async def test_places_of_those_that_leave_are_given_to_others() -> None:
             await asyncio.sleep(0)
             tasks[0].cancel()
         tasks[1].cancel()  # it has its place already
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
+        async with asyncio.timeout(5):
+            for task in tasks:
+                with suppress(asyncio.CancelledError):
+                    await task
     assert done == ["x"]
 
 
