@@ -55,10 +55,9 @@ def decide_removals(view: JobView) -> RemovalDecision:
     live = live_stateful_set(job, observed.children)
     restarted = [] if view.stopped else pods_to_restart(job, live, view.trainers)
     earlier = pods_of_earlier_job(view.uid, live, observed.pods)
-    for pod in (*restarted, *earlier):
-        found.setdefault(pod.uid, PodDeletion.of(pod))
-    renewed = [] if view.stopped else _out_of_back_off(view)
-    for pod in renewed:
+    still = () if view.stopped else view.trainers
+    renewed = pods_in_needless_back_off(view.spec, view.restarts, still)
+    for pod in (*restarted, *renewed, *earlier):
         found.setdefault(pod.uid, PodDeletion.of(pod))
     events += [_restart_event(job, restarted)] if restarted else []
     events += [_renewal_event(job, renewed)] if renewed else []
@@ -90,10 +89,6 @@ def _restart_event(job: Manifest, pods: list[PodFacts]) -> PlannedEvent:
         f"rollout restart: {len(pods)}, the first is {pods[0].name}; {after_restart(job)}"
     )
     return PlannedEvent.about(job, "Normal", EventReason.TRAINER_RESTARTED, text)
-
-
-def _out_of_back_off(view: JobView) -> list[PodFacts]:
-    return pods_in_needless_back_off(view.spec, view.restarts, view.trainers)
 
 
 def _renewal_event(job: Manifest, pods: list[PodFacts]) -> PlannedEvent:

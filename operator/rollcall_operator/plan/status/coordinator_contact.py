@@ -26,8 +26,7 @@ _REASONS = {
     LinkFailure.UNTRUSTED: Reason.COORDINATOR_UNTRUSTED,
     LinkFailure.EXCESSIVE: Reason.COORDINATOR_SENDS_TOO_MUCH,
 }
-_ANSWERS = frozenset({LinkFailure.REFUSED, LinkFailure.INCOMPATIBLE, LinkFailure.UNTRUSTED})
-"""What only one that answers does."""
+_NO_ANSWER = frozenset({None, LinkFailure.UNREACHABLE, LinkFailure.SILENT})
 _CURES = {
     LinkFailure.UNREACHABLE: (
         f"check that the operator's pod can reach port {MEMBERSHIP_PORT} of the pod (its node, "
@@ -93,7 +92,7 @@ class CoordinatorContact:
     @property
     def _bound(self) -> float:
         known = self.reported or self.fell_silent or self.stored_reason == Reason.CONNECTED
-        answers = self.link is not None and self.link.failure in _ANSWERS
+        answers = self.link is not None and self.link.failure not in _NO_ANSWER
         return SILENCE_SECONDS if known or answers else FIRST_REPORT_SECONDS
 
     @property
