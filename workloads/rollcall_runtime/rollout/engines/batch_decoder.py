@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 class ResponseRow:
     """A response to `prompt`: its tokens so far, those that it was begun with included.
 
-    `top`: the `most_top` likeliest in the place of each token, none of one that it was begun with.
+    `top`: the `most_top` likeliest in the place of each token, none of one that it was begun with;
+    it stays empty where `most_top` is 0.
     It ends as `sampling` says, or when it is `cancelled`, which another thread may do.
     """
 
@@ -98,7 +99,8 @@ class BatchDecoder:
                 row.tokens.append(token)
                 row.logprobs.append(logprob)
                 row.versions.append(version)
-                row.top.append(likeliest(logprobs[at], row.most_top))
+                if row.most_top:
+                    row.top.append(likeliest(logprobs[at], row.most_top))
                 row.finished = self._ends(row, token)
 
     def _set_rows(self, rows: list[ResponseRow]) -> None:

@@ -40,7 +40,7 @@ class RunningRequest:
             tuple(logprobs[since:]),
             tuple(versions[since:]),
             row.finished,
-            top=tuple(row.top[since:]) if row.most_top else (),
+            top=tuple(row.top[since:]),
         )
 
 

@@ -139,7 +139,8 @@ class InProcessEngine(InferenceEngine):
         begun = request.begun
         lists = list(begun.tokens), list(begun.logprobs), list(begun.versions)
         row = ResponseRow(request.prompt, sampling, request.seed, *lists)
-        row.most_top, row.top = request.top_logprobs, [() for _ in begun.tokens]
+        row.most_top = request.top_logprobs
+        row.top = [() for _ in begun.tokens if row.most_top]
         return row
 
     def _decoder(self, rows: Sequence[ResponseRow]) -> BatchDecoder:

@@ -70,8 +70,6 @@ def likeliest(logprobs: Tensor, most: int) -> tuple[tuple[int, float], ...]:
 
     None of a token that cannot be sampled.
     """
-    if not most:
-        return ()
     values, tokens = logprobs.topk(min(most, len(logprobs)))
     pairs = zip(tokens.tolist(), values.tolist(), strict=True)
     return tuple((token, value) for token, value in pairs if value > -math.inf)
