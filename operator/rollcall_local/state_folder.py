@@ -9,6 +9,7 @@ from pathlib import Path
 
 import yaml
 
+from rollcall_local.api_server.whole_file import write_whole
 from rollcall_local.errors import LocalError
 
 FORMAT = 1
@@ -125,18 +126,12 @@ class StateFolder:
             ],
             "current-context": "local",
         }
-        beside = self.path / "kubeconfig.new"
-        beside.unlink(missing_ok=True)
-        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
-            yaml.safe_dump(content, out)
-        beside.replace(self.kubeconfig)
+        write_whole(self.kubeconfig, yaml.safe_dump(content).encode())
 
     def _check_format(self) -> None:
         file = self.path / "format.json"
         if not file.exists():
-            beside = self.path / "format.json.new"  # whole or not there, whenever it is killed
-            beside.write_text(json.dumps({"format": FORMAT}))
-            beside.replace(file)
+            write_whole(file, json.dumps({"format": FORMAT}).encode())
             return
         try:
             found = json.loads(file.read_text())["format"]

@@ -1,7 +1,6 @@
 """Keeps objects in a folder, one file each, so that the next start finds them."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import orjson
 
 from rollcall_local.api_server.kinds import KINDS
 from rollcall_local.api_server.store import Entry, Key
+from rollcall_local.api_server.whole_file import write_whole
 
 _CLUSTER = "-"  # in the place of a namespace
 
@@ -54,16 +54,3 @@ class ObjectFolder:
             return
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, orjson.dumps({"object": entry.object, "applied": entry.applied}))
-
-
-def write_whole(file: Path, content: bytes) -> None:
-    """Write a file that this user alone can read, or leave it as it was: OSError."""
-    beside = file.with_name(f"{file.name}.new")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-        beside.replace(file)
-    except OSError:
-        beside.unlink(missing_ok=True)
-        raise

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 
 from rollcall_local.api_server.errors import MalformedRequestError
-from rollcall_local.api_server.folder import write_whole
+from rollcall_local.api_server.whole_file import write_whole
 from rollcall_operator.plan.timestamps import to_time
 
 Object = dict[str, Any]

@@ -7,7 +7,7 @@ from typing import IO
 import pytest
 
 from rollcall_local.api_server.errors import StorageError
-from rollcall_local.api_server.folder import ObjectFolder, write_whole
+from rollcall_local.api_server.folder import ObjectFolder
 from rollcall_local.api_server.kinds import KINDS, NAMESPACES
 from rollcall_local.api_server.store import ObjectStore
 from rollcall_operator.kube.resources import CONFIG_MAPS, LEASES, NODES, PODS
@@ -157,14 +157,3 @@ def test_why_nothing_is_written_is_known_until_something_is(
     assert kept.problem
     store.create(CONFIG_MAPS, config_map())
     assert kept.problem == ""
-
-
-def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    file = tmp_path / "f"
-    write_whole(file, b"first")
-    with pytest.raises(OSError, match="No such file"):
-        write_whole(tmp_path / "nowhere" / "f", b"second")
-    file.chmod(0o400)
-    write_whole(file, b"second")
-    assert file.read_bytes() == b"second"
-    assert file.stat().st_mode & 0o777 == 0o600
