@@ -1,6 +1,5 @@
 """Keeps the turns of agents' trajectories for the fronts, of which any pod goes on with any one."""
 
-import asyncio
 import time
 from collections.abc import Callable, Collection
 
@@ -19,7 +18,7 @@ from rollcall_protocol.wire.trajectories import (
     TurnVerdict,
 )
 from rollcall_runtime.coordinator.posted_body import read_posted
-from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.membership.long_messages import parsed
 
 AT_ONCE = 64  # bodies that are read, of all fronts
 _TURN_BYTES, _TOKEN_BYTES = 2**16, 64  # as JSON: all else, and a token with what is said of it
@@ -134,9 +133,7 @@ def _is_digest(digest: Digest) -> bool:
 
 
 async def _read(body: bytes) -> tuple[TrajectoryTurn, bytes]:
-    if len(body) > LONG_TEXT:
-        return await asyncio.to_thread(_decode, body), body
-    return _decode(body), body
+    return await parsed(body, _decode), body
 
 
 def _decode(body: bytes) -> TrajectoryTurn:

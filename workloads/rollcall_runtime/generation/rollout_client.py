@@ -14,7 +14,7 @@ from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest
 from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
 from rollcall_protocol.wire.plain_answers import UnusableAnswerError
 from rollcall_protocol.wire.serving_rollouts import ServingRollout
-from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.membership.long_messages import parsed
 from rollcall_runtime.worker.http_client import plain_session
 
 CONNECT_SECONDS = 2.0
@@ -96,8 +96,7 @@ async def _lines(content: aiohttp.StreamReader) -> AsyncGenerator[GenerationLine
     lines = BoundedLines(BOUNDS, time.monotonic())
     async for piece in content.iter_any():
         for text in lines.take(piece, time.monotonic()):
-            long = len(text) > LONG_TEXT
-            line = await asyncio.to_thread(_read, text) if long else _read(text)
+            line = await parsed(text, _read)
             if line.new is not None and not line.new.tokens:
                 lines.idle(time.monotonic())
             yield line

@@ -12,7 +12,7 @@ from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.generation import GenerationLine, GenerationRequest, NewTokens
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
-from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.membership.long_messages import parsed
 from rollcall_runtime.rollout.inference_engine import InferenceEngine
 from rollcall_runtime.rollout.served_versions import ServedVersions
 from rollcall_runtime.sync.weights.tickets import TicketKeys
@@ -100,8 +100,7 @@ class GenerationEndpoint:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 body = await request.clone(client_max_size=self._longest).read()
-            long = len(body) > LONG_TEXT
-            asked = await asyncio.to_thread(_read, body) if long else _read(body)
+            asked = await parsed(body, _read)
         except TimeoutError:
             return self._refuse("slow_body", 408, "the request comes too slowly")
         except web.HTTPRequestEntityTooLarge:

@@ -29,7 +29,7 @@ from rollcall_protocol import pod_contract
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS
 from rollcall_runtime.generation.continued_generation import NoRolloutError
 from rollcall_runtime.generation.rollout_client import TooLongError, UnanswerableError
-from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.membership.long_messages import parsed
 from rollcall_runtime.worker.bounded_listener import BACKLOG, BoundedRunner
 from rollcall_runtime.worker.log_rate import REPEATED
 
@@ -354,8 +354,7 @@ async def _json(request: web.Request, longest: int) -> Any:
     try:
         async with asyncio.timeout(BODY_SECONDS):
             body = await request.clone(client_max_size=longest).read()
-            long = len(body) > LONG_TEXT
-            return await asyncio.to_thread(json.loads, body) if long else json.loads(body)
+            return await parsed(body, json.loads)
     except TimeoutError:
         raise BadRequestError("the request comes too slowly") from None
     except (ValueError, RecursionError) as error:

@@ -10,7 +10,7 @@ import aiohttp
 
 from rollcall_protocol.wire.json_codec import CodecError, decode, parse, to_json
 from rollcall_protocol.wire.trajectories import TrajectoryTurn, TurnVerdict
-from rollcall_runtime.membership.long_messages import LONG_TEXT
+from rollcall_runtime.membership.long_messages import parsed
 from rollcall_runtime.worker.backoff import BackoffDelays
 from rollcall_runtime.worker.http_client import plain_session
 from rollcall_runtime.worker.identity.own_tokens import TokenSource, bearer
@@ -54,9 +54,7 @@ class TurnStore:
         status, body = await self._ask("GET", asked)
         if status != 200:
             raise TrajectoryGoneError(_verdict(body))
-        if len(body) > LONG_TEXT:
-            return await asyncio.to_thread(_turns, body)
-        return _turns(body)
+        return await parsed(body, _turns)
 
     async def add(self, turn: TrajectoryTurn) -> bool:
         """Keep a turn; False if another one has its number. TrajectoryGoneError."""
