@@ -53,8 +53,7 @@ class RolloutStream:
             total=None, sock_connect=OPEN_SECONDS, sock_read=SILENT_SECONDS
         )
         async with plain_session(
-            # The name leads to another pod when rank 0 was replaced.
-            connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
+            connector=NameLookUps().connector(),
             timeout=times,
         ) as session:
             while True:

@@ -135,8 +135,7 @@ class MemberStream:
         streams = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with plain_session(
-            # The name leads to another pod when rank 0 was replaced.
-            connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names),
+            connector=self._names.connector(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),
             ws_response_class=_Socket,
         ) as session:

@@ -87,9 +87,7 @@ class CompletionSender:
     async def run(self) -> None:
         """Deliver completions until cancelled, POSTS_AT_ONCE at a time."""
         timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
-        # The name leads to another pod when rank 0 was replaced.
-        connector = aiohttp.TCPConnector(use_dns_cache=False, resolver=self._names)
-        async with plain_session(connector=connector, timeout=timeout) as session:
+        async with plain_session(connector=self._names.connector(), timeout=timeout) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 
     async def _work(self, session: aiohttp.ClientSession) -> None:

@@ -11,6 +11,7 @@ import socket
 import threading
 from typing import Any
 
+import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 AddressInfo = tuple[Any, ...]  # as socket.getaddrinfo gives it
@@ -31,6 +32,12 @@ class NameLookUps(AbstractResolver):
     async def addresses(self, host: str) -> frozenset[str]:
         """The addresses of `host`; OSError if its name is not known."""
         return frozenset(str(info[4][0]) for info in await self._look_up(host))
+
+    def connector(self) -> aiohttp.TCPConnector:
+        """Of a session that looks names up for each connection: that of the coordinator leads to
+        another pod when rank 0 was replaced.
+        """
+        return aiohttp.TCPConnector(use_dns_cache=False, resolver=self)
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC

@@ -88,7 +88,7 @@ class TrajectorySender:
         async with (
             asyncio.timeout(DELIVER_SECONDS),
             plain_session(
-                connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
+                connector=NameLookUps().connector(),
                 timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
             ) as session,
         ):

@@ -84,8 +84,7 @@ class TurnStore:
     async def _attempt(self, method: str, query: dict[str, str], body: str) -> tuple[int, bytes]:
         if self._session is None:
             self._session = plain_session(
-                # The name leads to another pod when rank 0 was replaced.
-                connector=aiohttp.TCPConnector(use_dns_cache=False, resolver=NameLookUps()),
+                connector=NameLookUps().connector(),
                 timeout=aiohttp.ClientTimeout(total=ATTEMPT_SECONDS),
             )
         headers, tls = bearer(self._token()), self._tls()
