@@ -4,22 +4,13 @@ from typing import Any
 
 import aiohttp
 
-from rollcall_protocol.wire.plain_answers import refuse_encoded, refuse_redirect
+from rollcall_protocol.wire import plain_answers
 
 
 def session_options(*, hands_on_redirects: bool = False) -> dict[str, Any]:
-    """Those of a session that follows no redirect, decompresses nothing and keeps no cookie.
-
-    aiohttp.ClientOSError for such an answer. With `hands_on_redirects` they are answers as others:
-    each request then says `allow_redirects=False`.
-    """
-    refused = (refuse_encoded,) if hands_on_redirects else (refuse_redirect, refuse_encoded)
-    return {
-        "middlewares": refused,
-        "auto_decompress": False,
-        "cookie_jar": aiohttp.DummyCookieJar(),
-        "trust_env": False,
-    }
+    """As those of `plain_answers`, and no cookie is kept."""
+    plain = plain_answers.session_options(hands_on_redirects=hands_on_redirects)
+    return {**plain, "cookie_jar": aiohttp.DummyCookieJar()}
 
 
 def open_session(*, hands_on_redirects: bool = False, **options: Any) -> aiohttp.ClientSession:

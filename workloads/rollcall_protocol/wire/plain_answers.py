@@ -35,3 +35,13 @@ async def refuse_encoded(request: Any, send: Callable[[Any], Awaitable[Any]]) ->
         answer.close()
         raise UnusableAnswerError("it answered with a compressed body, which was not asked for")
     return answer
+
+
+def session_options(*, hands_on_redirects: bool = False) -> dict[str, Any]:
+    """Of aiohttp's session: it follows no redirect, decompresses nothing and looks for no proxy.
+
+    aiohttp.ClientOSError for such an answer. With `hands_on_redirects` they are answers as others:
+    each request then says `allow_redirects=False`. The cookie jar is the caller's matter.
+    """
+    refused = (refuse_encoded,) if hands_on_redirects else (refuse_redirect, refuse_encoded)
+    return {"middlewares": refused, "auto_decompress": False, "trust_env": False}

@@ -4,7 +4,7 @@ from typing import Any
 
 import aiohttp
 
-from rollcall_protocol.wire.plain_answers import refuse_encoded, refuse_redirect
+from rollcall_protocol.wire.plain_answers import session_options
 
 
 def plain_session(**options: Any) -> aiohttp.ClientSession:
@@ -12,10 +12,5 @@ def plain_session(**options: Any) -> aiohttp.ClientSession:
 
     aiohttp.ClientOSError for such an answer. `options` are aiohttp's.
     """
-    return aiohttp.ClientSession(
-        middlewares=(refuse_redirect, refuse_encoded),
-        auto_decompress=False,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-        **options,
-    )
+    jar = aiohttp.DummyCookieJar()
+    return aiohttp.ClientSession(**session_options(), cookie_jar=jar, **options)
