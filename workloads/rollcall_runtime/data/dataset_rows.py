@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rollcall_runtime.data.arrow_rows import SCANNED_ROWS, TableRows
 from rollcall_runtime.data.chained_rows import ChainedRows
 from rollcall_runtime.data.row_files import FILES, open_file
+from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.worker.contained_files import problem_of_named, root_of
 from rollcall_runtime.worker.errors import SpecError
 
@@ -127,7 +127,8 @@ def _check_saved(folder: Path, *, field: str) -> None:
     """SpecError if a file that `save_to_disk` lists is outside of the folder, or is none."""
     dictionary = folder / "dataset_dict.json"
     if dictionary.is_file():
-        for name in _object(dictionary, field).get("splits") or ():
+        found = read_json_object(dictionary, field=field, most=_MOST_STATE)
+        for name in found.get("splits") or ():
             problem = problem_of_named(folder / str(name), folder)
             if problem:
                 raise SpecError(field, f"'{dictionary}' names the split {name!r}: {problem}")
@@ -136,19 +137,12 @@ def _check_saved(folder: Path, *, field: str) -> None:
     state = folder / "state.json"
     if not state.is_file():
         return
-    for entry in _object(state, field).get("_data_files") or ():
+    found = read_json_object(state, field=field, most=_MOST_STATE)
+    for entry in found.get("_data_files") or ():
         named = entry.get("filename") if isinstance(entry, dict) else None
         problem = problem_of_named(folder / str(named), folder)
         if problem:
             raise SpecError(field, f"'{state}' names {named!r}: {problem}")
-
-
-def _object(path: Path, field: str) -> dict[str, Any]:
-    with path.open("rb") as file:
-        found = json.loads(file.read(_MOST_STATE))
-    if not isinstance(found, dict):
-        raise SpecError(field, f"'{path}' holds no JSON object; save the data set again")
-    return found
 
 
 def _folder(

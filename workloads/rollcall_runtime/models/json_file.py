@@ -1,4 +1,4 @@
-"""Reads the JSON files of a model's directory."""
+"""Reads JSON files that others wrote, such as those of a model's directory."""
 
 import json
 from pathlib import Path
@@ -11,24 +11,24 @@ MAX_BYTES = 64 << 20
 """The index of a model of 1,000,000 tensors is larger by no means."""
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """The object in `path`; SpecError if there is none, or more than MAX_BYTES."""
+def read_json_object(path: Path, *, field: str = FIELD, most: int = MAX_BYTES) -> dict[str, Any]:
+    """The object in `path`; SpecError at `field` if there is none, or more than `most` bytes."""
     try:
         with path.open("rb") as file:
-            text = file.read(MAX_BYTES + 1)
-        value = json.loads(_bounded(text).decode(), parse_constant=_constant)
+            text = _bounded(file.read(most + 1), most)
+        value = json.loads(text.decode(), parse_constant=_constant)
     except RecursionError as error:
-        raise SpecError(FIELD, f"cannot read {path}: it is nested too deeply") from error
+        raise SpecError(field, f"cannot read {path}: it is nested too deeply") from error
     except (OSError, ValueError) as error:
-        raise SpecError(FIELD, f"cannot read {path}: {error}") from error
+        raise SpecError(field, f"cannot read {path}: {error}") from error
     if not isinstance(value, dict):
-        raise SpecError(FIELD, f"{path} holds no JSON object")
+        raise SpecError(field, f"{path} holds no JSON object")
     return value
 
 
-def _bounded(text: bytes) -> bytes:
-    if len(text) > MAX_BYTES:
-        raise ValueError(f"it has more than {MAX_BYTES} bytes; is it the right file?")
+def _bounded(text: bytes, most: int) -> bytes:
+    if len(text) > most:
+        raise ValueError(f"it has more than {most} bytes; is it the right file?")
     return text
 
 
