@@ -72,7 +72,11 @@ class RefusedTrajectoryError(RuntimeError):
 
 
 class CoordinatorAwayError(RuntimeError):
-    """The coordinator, which keeps trajectories, does not answer; the message may say more."""
+    """The coordinator, which keeps trajectories, does not answer as it should."""
+
+    def __init__(self, more: str = "") -> None:
+        away = "the trainer, which keeps trajectories, does not answer now; send the request again"
+        super().__init__(f"{away}: {more}" if more else away)
 
 
 class TrajectorySender:
@@ -185,12 +189,12 @@ class Recording:
         Where it goes on from the trajectory so far, those that were sampled stay as they are: what
         they say may have other tokens, too, and special tokens are not in an answer's text.
         """
-        before, said = self._records.find(name), self._records.find(name).said
+        before = self._records.find(name)
+        known, said, end = before.sequence(), before.said, before.end
         if said.length and digest_of(text[: said.length]) == said:
-            return before.sequence(), text[said.length :].removeprefix(before.end)
-        known, turns, end = before.sequence(), before.messages, before.end
+            return known, text[said.length :].removeprefix(end)
         # A template may take long.
-        behind = await asyncio.to_thread(self._behind, turns, end, text, asked)
+        behind = await asyncio.to_thread(self._behind, before.messages, end, text, asked)
         return ((), text) if behind is None else (known, behind)
 
     def _behind(

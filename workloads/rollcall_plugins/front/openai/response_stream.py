@@ -60,9 +60,7 @@ class _Stream:
             {name: value for name, value in call.items() if name != "index"}
             for call in choice["delta"].get("tool_calls") or ()
         ]
-        message = {"content": self._text or None, "tool_calls": calls}
-        if not calls:
-            message["content"] = self._text
+        message = {"content": (self._text or None) if calls else self._text, "tool_calls": calls}
         whole = response_body({**piece, "choices": [{**choice, "message": message}]})
         for at, item in enumerate(whole["output"]):
             if item["type"] == "message":

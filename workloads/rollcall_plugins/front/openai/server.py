@@ -64,7 +64,6 @@ _FAILURES: dict[type[Exception], tuple[str, int]] = {
     TimeoutError: ("late", 504),
     CoordinatorAwayError: ("no_coordinator", 503),
 }
-_AWAY = "the trainer, which keeps trajectories, does not answer now; send the request again"
 _RETRY = {"Retry-After": "1"}
 
 
@@ -184,8 +183,6 @@ class FrontServer:
         return asyncio.timeout(self._settings.request_seconds)
 
     def _problem(self, error: Exception) -> str:
-        if isinstance(error, CoordinatorAwayError):
-            return _AWAY
         late = f"there was no whole answer within {self._settings.request_seconds:g} s"
         return str(error) or late
 
