@@ -37,6 +37,20 @@ def running(changes: Changes | None = None) -> JobSimulator:
     return simulator
 
 
+def suspended_with(changes: Changes) -> JobSimulator:
+    simulator = running(changes)
+    simulator.edit({"spec.suspend": True})
+    simulator.converge(1)
+    return simulator
+
+
+def succeeded_with(changes: Changes) -> JobSimulator:
+    simulator = running(changes)
+    simulator.report(step=200, finished=TrainingResult(step=200))
+    simulator.converge(1)
+    return simulator
+
+
 def rollout(simulator: JobSimulator, number: int = 0) -> str:
     """Uid of a rollout pod."""
     return simulator.pods_of("bad-cpu")[number].uid
@@ -513,17 +527,11 @@ def reference_image_cannot_be_pulled() -> JobSimulator:
 
 
 def job_with_reference_pods_is_suspended() -> JobSimulator:
-    simulator = running(OWN_REFERENCE)
-    simulator.edit({"spec.suspend": True})
-    simulator.converge(1)
-    return simulator
+    return suspended_with(OWN_REFERENCE)
 
 
 def job_with_reference_pods_succeeds() -> JobSimulator:
-    simulator = running(OWN_REFERENCE)
-    simulator.report(step=200, finished=TrainingResult(step=200))
-    simulator.converge(1)
-    return simulator
+    return succeeded_with(OWN_REFERENCE)
 
 
 def lent_pool_has_the_name_of_the_reference_pods() -> JobSimulator:
@@ -555,17 +563,11 @@ def front_has_no_rollout() -> JobSimulator:
 
 
 def job_with_a_front_is_suspended() -> JobSimulator:
-    simulator = running(FRONT)
-    simulator.edit({"spec.suspend": True})
-    simulator.converge(1)
-    return simulator
+    return suspended_with(FRONT)
 
 
 def job_with_a_front_succeeds() -> JobSimulator:
-    simulator = running(FRONT)
-    simulator.report(step=200, finished=TrainingResult(step=200))
-    simulator.converge(1)
-    return simulator
+    return succeeded_with(FRONT)
 
 
 # --- the sync group -----------------------------------------------------------------------------
