@@ -8,7 +8,8 @@ what verl 0.9.1 has no setting for, and logs that:
 - the manager of trainers that name its class in their code (v1, fully asynchronous):
   RollcallManager where the backend is `rollcall`;
 - actors and rollout workers wait for pods of their own kind, where `ray start` names it, and
-  what verl spreads over all nodes stays out of rollout pods, which may be lost;
+  what verl spreads over all nodes, or leaves to Ray, such as the load balancer, stays out of
+  rollout pods, which may be lost;
 - the client of the servers asks another server when the one that it asked has died;
 - the load balancer forgets servers that have died. An external one (`router_config_path`) stays;
 - where v1's training has ended, so has the job, as if its program had called `finish`.
@@ -47,10 +48,12 @@ LOOK_SECONDS = 1.0
 
 _V1 = "verl.trainer.ppo.v1.trainer_base"
 _ROLLOUT_POOLS = "rollout_pool_"  # as RolloutReplica.init_standalone names its own
+_SHARE = 1e-4  # of what a trainer pod gives, for each actor: Ray's smallest
 
 _SPREADING = (  # modules that put an actor on each node
     "verl.experimental.agent_loop.agent_loop",
     "verl.experimental.reward_loop.reward_loop",
+    "transfer_queue.utils.common",
 )
 _MANAGERS = (  # modules that have the manager's class under its name
     "verl.checkpoint_engine",
@@ -185,6 +188,21 @@ class TrainersRay:
         return [node for node in ray.nodes() if ROLLOUT not in node["Resources"]] or ray.nodes()
 
 
+def in_trainer_pods(create: Callable[..., Any]) -> Callable[..., Any]:
+    """Makes an actor in a trainer pod, if its options leave the place to Ray."""
+
+    @functools.wraps(create)
+    def created(self: Any, args: Any = None, kwargs: Any = None, **options: Any) -> Any:
+        strategy = options.get("scheduling_strategy")
+        places = (options.get("resources"), options.get("placement_group"))
+        free = strategy in {None, "DEFAULT", "SPREAD"} and not any(places)
+        if free and ray.is_initialized() and nodes_with(TRAINER):
+            options["resources"] = {TRAINER: _SHARE}
+        return create(self, args, kwargs, **options)
+
+    return created
+
+
 def install() -> None:
     """Set all this in the process, once. RollcallError names what this verl does not have."""
     logging.getLogger("rollcall").setLevel(logging.INFO)  # verl has warnings alone printed
@@ -195,6 +213,9 @@ def install() -> None:
     _replace(LLMServerClient, "generate", asks_another(LLMServerClient.generate))
     begin = "_init_global_load_balancer"
     _replace(LLMServerManager, begin, gives_to_replicas(getattr(LLMServerManager, begin)))
+    made = "_remote"  # where all ways to make an actor end
+    actor_class = ray.actor.ActorClass
+    _replace(actor_class, made, in_trainer_pods(getattr(actor_class, made)))
     for name in _SPREADING:
         _replace(importlib.import_module(name), "ray", TrainersRay())
     for name in _MANAGERS:

@@ -19,7 +19,7 @@ from verl.workers.config import RolloutConfig
 from verl.workers.rollout import RolloutReplica
 from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
-from rollcall.verl_replicas import ROLLOUT
+from rollcall.verl_replicas import ROLLOUT, TRAINER, nodes_with
 from tests.plugins.trainers_of_ones_own.verl.actors import (
     Receiver,
     Sender,
@@ -76,6 +76,23 @@ def group(cls: type, where: RayResourcePool, **arguments: Any) -> RayWorkerGroup
     return RayWorkerGroup(
         resource_pool=where, ray_cls_with_init=made, use_gpu=False, device_name="cuda"
     )
+
+
+class Anywhere:
+    """An actor whose place is left to Ray, as verl leaves that of its load balancer."""
+
+    def node(self) -> str:
+        """Where it is."""
+        return str(ray.get_runtime_context().get_node_id())
+
+
+async def outside_of(rollout_nodes: set[str], count: int = 16) -> bool:
+    """Whether none of so many is in a rollout pod; without CPUs of its own, Ray draws a node."""
+    actors = [ray.remote(num_cpus=0)(Anywhere).remote() for _ in range(count)]
+    found = {await actor.node.remote() for actor in actors}
+    for actor in actors:
+        ray.kill(actor)
+    return not found & rollout_nodes
 
 
 def say(**what: object) -> None:
@@ -139,6 +156,7 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
     )
     await asyncio.to_thread(manager.update_weights, 1)
     say(update=1, replicas=len(manager.replicas))
+    say(outside_of_rollout_pods=await outside_of(nodes_with(ROLLOUT)))
     second = cluster.add_node(**ROLLOUT_POD, env_vars=pods[1])
     step = await updated_until_two(manager, 1)
     say(servers=await balancer.get_all_servers.remote())
@@ -163,7 +181,12 @@ async def train(cluster: Cluster, pods: list[dict[str, str]]) -> None:
 
 def main() -> None:
     trainer, *pods = json.loads(sys.argv[1])
-    node = {"num_cpus": 4, "object_store_memory": 100 * 2**20, "include_dashboard": False}
+    node: dict[str, Any] = {
+        "num_cpus": 4,
+        "object_store_memory": 100 * 2**20,
+        "include_dashboard": False,
+    }
+    node["resources"] = {TRAINER: 1}
     cluster = Cluster(initialize_head=True, head_node_args=node | {"env_vars": trainer})
     ray.init(address=cluster.address, log_to_driver=False)
     asyncio.run(train(cluster, pods))

@@ -41,7 +41,9 @@ ray.nodes = lambda: [rollout, trainer]
 from rollcall import verl_elastic
 from verl.experimental.agent_loop import agent_loop
 from verl.experimental.reward_loop import reward_loop
-print([node["NodeID"] for module in (agent_loop, reward_loop) for node in module.ray.nodes()])
+from transfer_queue.utils import common
+spreading = (agent_loop, reward_loop, common)
+print([node["NodeID"] for module in spreading for node in module.ray.nodes()])
 looks = []
 def create(self):
     looks.append(1)
@@ -91,7 +93,7 @@ async def test_actors_get_pods_of_their_kind_once_there_are_enough() -> None:
     code, out = await run("-c", PLACES)
     assert (code, out.splitlines()) == (
         0,
-        ["['a', 'a']", "2 ['rollcall_rollout', 'rollcall_trainer']"],
+        ["['a', 'a', 'a']", "2 ['rollcall_rollout', 'rollcall_trainer']"],
     )
 
 
@@ -113,8 +115,9 @@ async def test_pods_that_come_are_replicas_and_lost_ones_cost_no_request(tmp_pat
         assert code == 0
         assert seen[0] == {"manager": "RollcallManager"}
         assert seen[1] == {"update": 1, "replicas": 1}
-        step = seen[7]["update"]
-        assert seen[2:-1] == [
+        assert seen[2] == {"outside_of_rollout_pods": True}
+        step = seen[8]["update"]
+        assert seen[3:-1] == [
             {"replicas": 2, "whole": True},
             {"servers": ["server-0", "server-1"]},
             {"answered": [0, 1]},
