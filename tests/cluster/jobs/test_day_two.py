@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
+from hack.cluster.errors import KubectlError
 from hack.cluster.examples import example
 from hack.cluster.kubectl import Kubectl, name_of, wait_for
 from hack.demo.job_progress import JobProgress, JobWatcher
 from hack.soak import host_inspection
-from rollcall_operator.api.labels import TRAINER as TRAINER_ROLE
+from rollcall_operator.api import labels
 from tests.cluster.jobs import deadlines
 from tests.cluster.jobs.tiny_qwen3 import TRAINED, claim
 
@@ -106,7 +107,7 @@ def job(installed: Kubectl) -> Iterator[RunningJob]:
 def test_a_coordinator_that_hangs_is_reported_in_time(job: RunningJob) -> None:
     job.condition("CoordinatorConnected", "Connected", seconds=30)
     workers = host_inspection.workers(job.kubectl.namespace)
-    (victim,) = (worker for worker in workers if worker.role == TRAINER_ROLE)
+    (victim,) = (worker for worker in workers if worker.role == labels.TRAINER)
     os.kill(victim.pid, signal.SIGSTOP)
     try:
         since = time.monotonic()
@@ -164,6 +165,27 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
         pod["status"]["containerStatuses"][0]["restartCount"] for pod in job.kubectl.rollouts(JOB)
     ]
     assert restarts == [0, 0], "the rollouts ran on"
+
+
+def test_kubectl_drain_of_the_trainers_node_goes_on_from_its_checkpoint(job: RunningJob) -> None:
+    step = job.saved()
+    before = job.trainer()
+    node, kubectl = before["spec"]["nodeName"], job.kubectl
+    drain = ("drain", node, "--ignore-daemonsets", "--delete-emptydir-data")
+    selector = f"{labels.JOB}={JOB},{labels.ROLE}={labels.TRAINER}"
+    kubectl.run("create", "pdb", "trainer", f"--selector={selector}", "--min-available=1")
+    try:
+        with pytest.raises(KubectlError, match="timeout reached"):
+            kubectl.run(*drain, "--timeout=15s", seconds=deadlines.REACTION)
+        assert job.trainer()["metadata"]["uid"] == before["metadata"]["uid"], "it is protected"
+        kubectl.run("delete", "pdb", "trainer")
+        kubectl.run(*drain, f"--timeout={deadlines.REACTION}s", seconds=deadlines.REACTION + 10)
+    finally:
+        kubectl.run("delete", "pdb", "trainer", "--ignore-not-found")
+        kubectl.run("uncordon", node)
+    job.trains(after=step)
+    assert job.trainer()["metadata"]["uid"] != before["metadata"]["uid"]
+    assert job.started_at() >= step - 2 * CHECKPOINT_STEPS
 
 
 def test_orphans_are_adopted_and_training_goes_on(job: RunningJob) -> None:
