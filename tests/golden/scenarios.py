@@ -10,10 +10,12 @@ from rollcall_operator.plan.model import LinkFacts, LinkFailure, NodeFacts, Refu
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
+    LostSessions,
     MemberState,
     SessionCause,
     SessionReport,
     SuspicionCause,
+    TimeBound,
     TrainingResult,
 )
 from rollcall_protocol.wire.learning import LearningReport, LearningState
@@ -113,6 +115,17 @@ def rewards_fail(error: RewardError, on_error: str = "Reject") -> Scenario:
         return simulator
 
     return scenario
+
+
+def sessions_keep_ending() -> JobSimulator:
+    """For a while, and no more."""
+    simulator = running()
+    lost = LostSessions(7, 95.4, TimeBound.JOIN, "join timed out")
+    simulator.report(step=7, lost_sessions=lost)
+    simulator.converge(5)
+    simulator.report(step=8)
+    simulator.converge(5)
+    return simulator
 
 
 REWARD_ERRORS = {
@@ -794,6 +807,7 @@ SCENARIOS: dict[str, Scenario] = {
         ranks_change_with_the_template,
         reference_image_cannot_be_pulled,
         front_has_no_rollout,
+        sessions_keep_ending,
         job_with_a_front_is_suspended,
         job_with_a_front_succeeds,
         job_with_reference_pods_is_suspended,

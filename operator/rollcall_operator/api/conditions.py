@@ -93,6 +93,7 @@ class Reason(StrEnum):
     IN_SYNC = "InSync"
     CATCHING_UP = "CatchingUp"
     REBUILDING = "Rebuilding"
+    SESSIONS_KEEP_ENDING = "SessionsKeepEnding"
     NO_COORDINATOR = "NoCoordinator"
     NO_ROLLOUTS = "NoRollouts"
     SYNC_DISABLED = "SyncDisabled"
@@ -144,6 +145,7 @@ PROBLEM_REASONS = frozenset(
         Reason.COORDINATOR_INCOMPATIBLE,
         Reason.COORDINATOR_UNTRUSTED,
         Reason.COORDINATOR_SENDS_TOO_MUCH,
+        Reason.SESSIONS_KEEP_ENDING,
         Reason.REWARD_RAISED,
         Reason.REWARD_NOT_FINITE,
         Reason.REWARD_NOT_A_NUMBER,

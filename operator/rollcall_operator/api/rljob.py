@@ -134,11 +134,14 @@ class WeightSyncSpec(Model):
     aborted and their prompts leased again. Keep: they continue with the new weights. Wait: the
     weights are applied once they have finished."""
     stage_timeout_seconds: Seconds = 30
-    """Seconds that a rollout may take to receive a weight version."""
+    """Seconds that a rollout may take to receive a weight version; on a busy machine up to six
+    times that."""
     commit_timeout_seconds: Seconds = 10
-    """Seconds that a rollout may take to apply a received weight version."""
+    """Seconds that a rollout may take to apply a received weight version; on a busy machine up to
+    six times that."""
     join_timeout_seconds: Seconds = 10
-    """Seconds that forming the communication group of a session may take."""
+    """Seconds that forming the communication group of a session may take; on a busy machine up to
+    six times that."""
     every_rank_sends: bool = True
     """true: each trainer rank sends its own shards. false: rank 0 gathers the model and sends
     it."""
@@ -183,13 +186,14 @@ class MembershipSpec(Model):
     """Seconds during which new rollouts are gathered, so that a scale-up is one epoch."""
     ack_timeout_seconds: Seconds = 10
     """Seconds that a member may take to acknowledge a step of forming a session before it is
-    excluded."""
+    excluded; on a busy machine up to six times that."""
     min_rollouts: Annotated[int, Field(ge=1, le=10_000)] = 1
     """Training pauses while fewer rollouts than this serve current weights."""
     heartbeat_milliseconds: Milliseconds = 1000
     """Milliseconds between two heartbeats of a rollout and the coordinator, in both directions."""
     suspect_after_milliseconds: Milliseconds = 3000
-    """A rollout that sends nothing for so many milliseconds is excluded from the session."""
+    """A rollout that sends nothing for so many milliseconds is excluded from the session; on a busy
+    machine for up to six times as many."""
     replace_after_seconds: Annotated[int, Field(ge=0, le=86_400)] = 60
     """The pod of a rollout that was excluded and has not come back for so many seconds is deleted,
     so that the Deployment replaces it. 0: never."""

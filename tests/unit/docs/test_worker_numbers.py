@@ -12,22 +12,26 @@ from rollcall_plugins.rewards.http import reward as http_service
 from rollcall_plugins.rewards.math_verify import reward as mathematics
 from rollcall_protocol.front_config import FrontConfig
 from rollcall_protocol.job_config import RewardErrorConfig
+from rollcall_protocol.membership import session_losses, stretched_bounds
 from rollcall_protocol.prompts import kept_turns, reward_error_share, trajectory_groups
 from rollcall_protocol.wire import trajectories
 from rollcall_runtime.coordinator import reward_failures, trajectory_intake
 from rollcall_runtime.data import checked_column, row_mix, travelling_columns
 from rollcall_runtime.generation import continued_generation, rollout_client, routing
-from rollcall_runtime.rollout import generation_endpoint
+from rollcall_runtime.membership import coordinator_connection
+from rollcall_runtime.rollout import completion_sender, generation_endpoint
 from rollcall_runtime.tasks.builtin_rewards import patterns
 from rollcall_runtime.tasks.environments import environment_messages
 from rollcall_runtime.train import health, learning_judge
 from rollcall_runtime.train.reference_pods import exchange
 from rollcall_runtime.train.roles import remote_reference
+from rollcall_runtime.worker import bounded_listener
 
 PAGES = Path(__file__).parents[3] / "docs"
 FRONT, REWARD = FrontConfig(), RewardErrorConfig()
 HTTP, CODE = http_service.HttpSettings(url="http://a"), code.CodeSettings()
 MINUTE, HOUR = 60.0, 3600.0
+WORDS = {3: "three", 5: "five", 6: "six", 12: "twelve"}
 
 PROMISES = {
     "front.md": [
@@ -94,7 +98,22 @@ PROMISES = {
         f"backtracks for {patterns.SECONDS:.0f} s of processor time",
         f"ends after {mathematics.SECONDS:.0f} s of processor time",
     ],
+    "protocol.md": [
+        f"at most {WORDS[stretched_bounds.STRETCH_LIMIT]} times their settings",
+        (
+            f"{WORDS[stretched_bounds.HEADROOM]} times the longest of the last "
+            f"{WORDS[stretched_bounds.REMEMBERED]} waits"
+        ),
+        f"failed after more than {stretched_bounds.AT_ONCE:.0f} s",
+        f"| {stretched_bounds.DELAY_MEMORY:.0f} s |",
+        f"{WORDS[bounded_listener.TURNS * stretched_bounds.DELAYS_ADDED]} times the delay",
+        f"opening a stream to the coordinator ({coordinator_connection.OPEN_SECONDS:.0f} s",
+        f"delivering a completion ({completion_sender.ATTEMPT_SECONDS:.0f} s)",
+        f"When {WORDS[session_losses.MANY]} in a row have ended so",
+        f"the last at least {session_losses.LONG:.0f} s after the first",
+    ],
     "troubleshooting.md": [
+        f"to at most {WORDS[stretched_bounds.STRETCH_LIMIT]} times its value",
         (
             f"True again after {reward_failures.QUIET} samples without such an error, and "
             f"{reward_failures.QUIET_SECONDS / 60:.0f} minutes"

@@ -3,19 +3,22 @@
 from dataclasses import dataclass
 
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
-from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause, TimeBound
 from rollcall_protocol.wire.messages import SessionMessage
 
 
 @dataclass(frozen=True, slots=True)
 class ProtocolTimeouts:
-    """The longest time of each wait, seconds."""
+    """The longest time of each wait, seconds, on an idle machine; on a busy one they stretch to at
+    most `stretch_limit` times these.
+    """
 
     settle: float
     ack_timeout: float
     join_timeout: float
     stage_timeout: float
     commit_timeout: float
+    stretch_limit: float = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class SessionFormed:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionTimedOut:
+    """A session has ended because `bound` passed."""
+
+    bound: TimeBound
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorSuperseded:
     """`member` says that it follows a later epoch than this coordinator was ever given.
 
@@ -96,6 +106,7 @@ CoordinatorEffect = (
     | FalseJoin
     | VersionPublished
     | SessionFormed
+    | SessionTimedOut
     | CoordinatorSuperseded
 )
 

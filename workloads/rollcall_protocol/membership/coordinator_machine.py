@@ -12,6 +12,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     FalseJoin,
     MemberSuspected,
     ProtocolTimeouts,
+    SessionTimedOut,
     VersionPublished,
     WrongWeightsReported,
 )
@@ -27,6 +28,8 @@ from rollcall_protocol.membership.session_formation import (
     FormationPhase,
     SessionFormation,
 )
+from rollcall_protocol.membership.session_losses import SessionLosses
+from rollcall_protocol.membership.stretched_bounds import WaitBounds
 from rollcall_protocol.membership.version_publisher import VersionPublisher
 from rollcall_protocol.wire.ids import MAX_VERSION_NUMBER, Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import (
@@ -34,6 +37,7 @@ from rollcall_protocol.wire.job_snapshot import (
     MemberState,
     SessionCause,
     SuspicionCause,
+    TimeBound,
 )
 from rollcall_protocol.wire.messages import (
     Ack,
@@ -77,6 +81,7 @@ class CoordinatorMachine:
         senders: int = 1,
     ) -> None:
         self.boot, self.sender, self.timeouts = boot, sender.member, timeouts
+        self.bounds = WaitBounds(timeouts)
         self.since_epoch = since_epoch
         self.members = MemberTable(
             job_uid=job_uid,
@@ -84,12 +89,13 @@ class CoordinatorMachine:
             coordinator_uid=sender.member.pod_uid,
             max_staleness=max_staleness,
             fallback_donor=fallback_donor,
-            catch_up_timeout=timeouts.stage_timeout,
+            catch_up=self.bounds.catch_up,
         )
         self.formation = SessionFormation(
-            boot=boot, sender=sender, senders=senders, timeouts=timeouts
+            boot=boot, sender=sender, senders=senders, bounds=self.bounds
         )
-        self.publisher = VersionPublisher(timeouts)
+        self.publisher = VersionPublisher(self.bounds)
+        self.losses = SessionLosses()
         self._claims = JoinClaims()
         self._effects: list[CoordinatorEffect] = []
 
@@ -142,6 +148,8 @@ class CoordinatorMachine:
         cause: SuspicionCause = SuspicionCause.CONNECTION_LOST,
     ) -> list[CoordinatorEffect]:
         """The stream of `member` ended or its heartbeats stopped."""
+        if cause is SuspicionCause.HEARTBEAT_MISSED and member in self.formation.participants:
+            self._session_lost(TimeBound.SILENCE, f"{member}: {reason}", now)
         rank = self.formation.senders.leave(member)
         if rank is not None:
             self._effects.append(MemberSuspected(member, cause, reason))
@@ -294,10 +302,10 @@ class CoordinatorMachine:
         self._effects += self.members.admit_waiting(now, but=set(self.seated))
         overdue = self.members.overdue(now)
         if overdue:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.stage_timeout
-            self._suspect(overdue, "did not catch up in time", now, cause=late, bound=bound)
+            since = self.members.give_up(overdue, now)
+            self._late(overdue, "did not catch up in time", now, since=since)
         self._gather(now)
-        self._check_published()
+        self._check_published(now)
         effects, self._effects = self._effects, []
         return effects
 
@@ -350,10 +358,13 @@ class CoordinatorMachine:
         self._stage(now)
 
     def _forming_timed_out(self, now: float) -> None:
-        silent = self.formation.silent
+        silent, since = self.formation.silent, self.formation.asked_at
+        self.formation.timed_out()
+        joins = self.forming is FormationPhase.JOIN
+        bound = TimeBound.JOIN if joins else TimeBound.PREPARE
+        self._session_lost(bound, f"{self.forming.value} timed out", now)
         if self.forming is FormationPhase.PREPARE and silent:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.ack_timeout
-            self._suspect(silent, "did not answer PREPARE in time", now, cause=late, bound=bound)
+            self._late(silent, "did not answer PREPARE in time", now, since=since)
         else:
             # A collective join blocks all members, so silence accuses none of them: the next
             # PREPARE, which is not collective, shows which one is stuck.
@@ -395,6 +406,8 @@ class CoordinatorMachine:
             self._on_stage_ack(sender, ack, now)
         elif self.formation.awaits(sender, ack.phase):
             if ack.error:
+                late = self.formation.seat_failed(now)
+                self._session_lost(TimeBound.JOIN if late else None, ack.error, now)
                 self._engine_failed(ack.error, now)
             elif self.formation.acknowledged(sender):
                 self._next_phase(self.session, now)
@@ -426,7 +439,7 @@ class CoordinatorMachine:
     def _on_caught_up(self, member: MemberRecord, message: CaughtUp, now: float) -> None:
         """A newcomer ended a catch-up. A donor that two of them found wrong is a suspect."""
         accused = self.members.accuse(member, message.wrong_donors)
-        self.members.caught_up(member, message)
+        self.members.caught_up(member, message, now)
         self._effects += [WrongWeightsReported(donor.id, member.id) for donor in accused]
         wrong = {donor.id for donor in accused if len(donor.accusers) >= MAX_ACCUSERS}
         reason = f"{MAX_ACCUSERS} newcomers got other weights from it than the trainer made"
@@ -459,6 +472,8 @@ class CoordinatorMachine:
         if not self.publisher.staging or not self.publisher.publishes(ack.version):
             return
         if ack.error:
+            late = self.publisher.transfer_failed(now)
+            self._session_lost(TimeBound.STAGE if late else None, ack.error, now)
             self._stage_failed(ack.error, now)
         elif self.publisher.acknowledged(sender):
             self._commit(now)
@@ -477,7 +492,7 @@ class CoordinatorMachine:
             return
         self.members.committed(publication.version, publication.manifest)
         self._effects += self.publisher.commit(self.session, self.seated, now)
-        self._check_published()
+        self._check_published(now)
 
     def _on_commit_ack(self, sender: MemberId, ack: Ack, now: float) -> None:
         member = self.members.find(sender)
@@ -491,24 +506,35 @@ class CoordinatorMachine:
         self.publisher.acknowledged(sender)
         if ack.error:
             self._drop(member, MemberState.STALE, f"commit failed: {ack.error}", now)
-        self._check_published()
+        self._check_published(now)
 
-    def _check_published(self) -> None:
+    def _check_published(self, now: float) -> None:
         """Members may have left: see whether all that are to commit a version have done so."""
-        version = self.publisher.take_published()
+        version = self.publisher.take_published(now)
         if version is None:
             return
+        if self.seated:
+            self.losses.published()
         if self.forming is FormationPhase.STABLE:  # else the seats are of a session not yet usable
             self.members.settle_states(self.seated)
         self._effects.append(VersionPublished(version, len(self.seated) + 1))
 
     def _publication_timed_out(self, now: float) -> None:
-        if self.publisher.committing:
-            late, bound = SuspicionCause.ACK_TIMEOUT, self.timeouts.commit_timeout
-            waiting = self.publisher.waiting
-            self._suspect(waiting, "did not commit in time", now, cause=late, bound=bound)
+        self.publisher.timed_out()
+        committing = self.publisher.committing
+        bound = TimeBound.COMMIT if committing else TimeBound.STAGE
+        self._session_lost(bound, f"{'commit' if committing else 'stage'} timed out", now)
+        if committing:
+            waiting, since = self.publisher.waiting, self.publisher.asked_at
+            self._late(waiting, "did not commit in time", now, since=since)
         else:
             self._stage_failed("timed out", now)
+
+    def _session_lost(self, bound: TimeBound | None, detail: str, now: float) -> None:
+        """The session ends because `bound` passed, or else because its engine failed."""
+        self.losses.add(bound, detail, now)
+        if bound is not None:
+            self._effects.append(SessionTimedOut(bound))
 
     # --- excluding members -----------------------------------------------------------------------
 
@@ -529,6 +555,9 @@ class CoordinatorMachine:
             shown = f"{cause}: {reason}" if cause else reason
             self._form(SessionCause.MEMBER_LOST, f"{member.hello.pod}: {shown}", now)
 
+    def _late(self, members: set[MemberId], reason: str, now: float, *, since: float) -> None:
+        self._suspect(members, reason, now, cause=SuspicionCause.ACK_TIMEOUT, since=since)
+
     def _suspect(
         self,
         members: set[MemberId],
@@ -536,10 +565,9 @@ class CoordinatorMachine:
         now: float,
         *,
         cause: SuspicionCause,
-        bound: float | None = None,
+        since: float | None = None,
     ) -> None:
-        """Exclude `members`. `bound`: the seconds within which they should have answered."""
-        since = None if bound is None else now - bound
+        """Exclude `members`. `since`: when the message was sent that they did not answer."""
         # All are marked before a session is formed, so that a batch of losses costs one attempt.
         known = [found for member in sorted(members) if (found := self.members.find(member))]
         for member in known:

@@ -7,6 +7,7 @@ transfer sends instead of receiving, and it gets no COMMIT.
 
 from dataclasses import dataclass
 
+from rollcall_protocol.membership.stretched_bounds import checked_stretch
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import (
     Ack,
@@ -41,11 +42,15 @@ class AbortEngine:
 
 @dataclass(frozen=True, slots=True)
 class JoinEngine:
-    """Join the communicator; report with `joined`. The first `senders` seats send."""
+    """Join the communicator; report with `joined`. The first `senders` seats send.
+
+    The engine's own bounds are `stretch` times their settings.
+    """
 
     session: SessionId
     seats: tuple[Seat, ...]
     senders: int
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,8 @@ class MemberMachine:
         if message.session != self.session:
             return [self._never_prepared(message)]
         if isinstance(message, Join):
-            return [JoinEngine(message.session, self._seats, self._senders)]
+            stretch = checked_stretch(message.stretch)
+            return [JoinEngine(message.session, self._seats, self._senders, stretch)]
         if isinstance(message, SessionReady):
             self.ready = True
             return []

@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from rollcall_protocol.membership.coordinator_effects import RosterRefusedError, SendMessage
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberReport, MemberState, SuspicionCause
@@ -45,9 +46,10 @@ def is_newer_roster(
 class MemberRecord:
     """A registered worker. `ready`: it may have a seat in the next session.
 
-    `held` is the version that it serves, `deadline` the end of its catch-up (the machine's clock),
-    `catch_ups` the number of catch-ups in a row, `donors` the addresses that it fetches from.
-    `accusers` are the pods that got wrong weights from it: it is no donor any more.
+    `held` is the version that it serves, `asked_at` and `deadline` are begin and end of its
+    catch-up (the machine's clock), `catch_ups` the number of catch-ups in a row, `donors` the
+    addresses that it fetches from. `accusers` are the pods that got wrong weights from it: it is no
+    donor any more.
     """
 
     hello: Hello
@@ -58,6 +60,7 @@ class MemberRecord:
     ready: bool = False
     connected: bool = True
     deadline: float | None = None
+    asked_at: float = 0.0
     catch_ups: int = 0
     donors: tuple[str, ...] = ()
     accusers: set[str] = field(default_factory=set)
@@ -108,7 +111,7 @@ class MemberTable:
         coordinator_uid: str,
         max_staleness: int,
         fallback_donor: str,
-        catch_up_timeout: float,
+        catch_up: StretchedBound,
     ) -> None:
         self.roster: Roster | None = None
         self._published: tuple[Version, WeightManifest] | None = None
@@ -117,7 +120,7 @@ class MemberTable:
         self._coordinator_uid = coordinator_uid
         self._max_staleness = max_staleness
         self.fallback_donor = fallback_donor
-        self._catch_up_timeout = catch_up_timeout
+        self._catch_up = catch_up
         self.absent: dict[str, str] = {}
 
     @property
@@ -201,14 +204,23 @@ class MemberTable:
             or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
         }
 
+    def give_up(self, overdue: set[MemberId], now: float) -> float:
+        """Note that these did not catch up in time; returns when the first of them was asked to."""
+        late = [m for m in self.by_pod.values() if m.id in overdue]
+        if any(m.deadline is not None and now >= m.deadline for m in late):
+            self._catch_up.passed()
+        return min((m.asked_at for m in late), default=now)
+
     def committed(self, version: Version, manifest: WeightManifest) -> None:
         """A COMMIT goes out for `version`, which `manifest` describes."""
         self._published = version, manifest
 
-    def caught_up(self, member: MemberRecord, message: CaughtUp) -> None:
+    def caught_up(self, member: MemberRecord, message: CaughtUp, now: float) -> None:
         """A newcomer serves a version that it fetched, or failed to fetch one."""
         if member.state is not MemberState.CATCHING_UP:
             return
+        if member.deadline is not None and not message.error:
+            self._catch_up.took(now - member.asked_at)
         member.deadline, member.donors, member.reason = None, (), message.error[:MAX_REASON]
         if not message.error:
             member.held = message.version
@@ -272,7 +284,8 @@ class MemberTable:
         if not donors:
             return []
         member.state, member.catch_ups = MemberState.CATCHING_UP, member.catch_ups + 1
-        member.donors, member.deadline = donors, now + self._catch_up_timeout
+        member.donors, member.asked_at = donors, now
+        member.deadline = now + self._catch_up.seconds
         return [SendMessage(member.id, CatchUp(version, manifest, donors))]
 
     def _choose_donors(self, version: Version, shard: str) -> tuple[str, ...]:

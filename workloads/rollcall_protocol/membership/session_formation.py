@@ -8,11 +8,11 @@ from enum import StrEnum
 
 from rollcall_protocol.membership.coordinator_effects import (
     CoordinatorEffect,
-    ProtocolTimeouts,
     SendMessage,
     SessionFormed,
 )
 from rollcall_protocol.membership.member_table import MemberRecord
+from rollcall_protocol.membership.stretched_bounds import StretchedBound, WaitBounds
 from rollcall_protocol.pod_contract import PARTS_PORT
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import MemberId, SessionId
@@ -90,13 +90,11 @@ class SessionFormation:
     `session` is the newest id, `seated` are the receivers in it (the senders' seats come before
     theirs), `waiting` the members that have not acknowledged the phase, `due` is when gathered
     joins form a session. `roster_epoch` is the newest epoch whose roster a usable session has stood
-    for: that of its id, or a later one that left the seats as they are. Times are seconds on the
-    machine's clock.
+    for: that of its id, or a later one that left the seats as they are. `asked_at` is when the
+    phase began. Times are seconds on the machine's clock.
     """
 
-    def __init__(
-        self, *, boot: int, sender: Seat, senders: int, timeouts: ProtocolTimeouts
-    ) -> None:
+    def __init__(self, *, boot: int, sender: Seat, senders: int, bounds: WaitBounds) -> None:
         self.session: SessionId | None = None
         self.senders = SenderSeats(sender, expected=senders)
         self.seated: tuple[MemberId, ...] = ()
@@ -106,7 +104,8 @@ class SessionFormation:
         self.due: float | None = None
         self.roster_epoch: int | None = None
         self.rebuilds = 0
-        self._boot, self._timeouts = boot, timeouts
+        self.asked_at = 0.0
+        self._boot, self._bounds = boot, bounds
         self._failures = 0
         self._began: tuple[float, SessionCause, str] | None = None
 
@@ -114,6 +113,11 @@ class SessionFormation:
     def busy(self) -> bool:
         """Whether acknowledgements of PREPARE or JOIN are awaited."""
         return self.phase in {FormationPhase.PREPARE, FormationPhase.JOIN}
+
+    @property
+    def _bound(self) -> StretchedBound:
+        bounds = self._bounds
+        return bounds.join if self.phase is FormationPhase.JOIN else bounds.prepare
 
     @property
     def participants(self) -> tuple[MemberId, ...]:
@@ -149,9 +153,8 @@ class SessionFormation:
             return []
         senders = self.senders.seats
         seats = (*senders, *(member.seat() for member in members))
-        deadline = now + self._timeouts.ack_timeout
         prepare = Prepare(self.session, seats, len(senders))
-        return self._ask(FormationPhase.PREPARE, prepare, deadline)
+        return self._ask(FormationPhase.PREPARE, prepare, now)
 
     def awaits(self, member: MemberId, phase: AckPhase) -> bool:
         """Whether this acknowledgement counts."""
@@ -164,11 +167,12 @@ class SessionFormation:
 
     def join(self, session: SessionId, now: float) -> list[SendMessage]:
         """All have acknowledged PREPARE: every seat joins, before any of them is awaited."""
-        deadline = now + self._timeouts.join_timeout
-        return self._ask(FormationPhase.JOIN, Join(session), deadline)
+        self._bounds.prepare.took(now - self.asked_at)
+        return self._ask(FormationPhase.JOIN, Join(session, self._bounds.engine_stretch), now)
 
     def complete(self, session: SessionId, now: float) -> list[CoordinatorEffect]:
         """All have joined: the session is usable."""
+        self._bounds.join.took(now - self.asked_at)
         self.phase, self.deadline, self._failures = FormationPhase.STABLE, None, 0
         since, cause, detail = self._began or (now, SessionCause.NEW_ROSTER, "")
         self._began = None
@@ -185,6 +189,14 @@ class SessionFormation:
         """The usable session has the seats that the roster of `epoch` asks for: it stands."""
         self.roster_epoch, self.due = epoch, None
 
+    def timed_out(self) -> None:
+        """The phase was not acknowledged within its bound: the next one has longer."""
+        self._bound.passed()
+
+    def seat_failed(self, now: float) -> bool:
+        """A seat could not do its part; whether for lack of time: it took a while."""
+        return self._bound.failed(now - self.asked_at)
+
     def engine_failed(self) -> bool:
         """Note a failure of the engine; True with the third in a row: members are excluded."""
         self._failures += 1
@@ -193,9 +205,8 @@ class SessionFormation:
         self._failures = 0
         return True
 
-    def _ask(
-        self, phase: FormationPhase, message: Prepare | Join, deadline: float
-    ) -> list[SendMessage]:
-        self.phase, self.deadline = phase, deadline
+    def _ask(self, phase: FormationPhase, message: Prepare | Join, now: float) -> list[SendMessage]:
+        self.phase, self.asked_at = phase, now
+        self.deadline = now + self._bound.seconds
         self.waiting = set(self.participants)
         return [SendMessage(member, message) for member in self.participants]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from rollcall_protocol.membership.coordinator_effects import ProtocolTimeouts, SendMessage
+from rollcall_protocol.membership.coordinator_effects import SendMessage
+from rollcall_protocol.membership.stretched_bounds import StretchedBound, WaitBounds
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Commit, Stage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
@@ -25,7 +26,8 @@ class VersionPublication:
     """One version on its way; `waiting` are the members that have not acknowledged the step.
 
     `delta` may be sent to a session whose members all serve its base; not after a failure.
-    `deadline` is on the machine's clock (seconds), None while nothing is sent.
+    `asked_at`, when the step began, and `deadline` are on the machine's clock (seconds); `deadline`
+    is None while nothing is sent.
     """
 
     version: Version
@@ -34,6 +36,7 @@ class VersionPublication:
     step: PublicationStep = PublicationStep.QUEUED
     waiting: set[MemberId] = field(default_factory=set)
     deadline: float | None = None
+    asked_at: float = 0.0
     failures: int = 0
 
 
@@ -43,9 +46,9 @@ class VersionPublisher:
     Which members those are, and what becomes of one that fails, is decided by `CoordinatorMachine`.
     """
 
-    def __init__(self, timeouts: ProtocolTimeouts) -> None:
+    def __init__(self, bounds: WaitBounds) -> None:
         self.publication: VersionPublication | None = None
-        self._timeouts = timeouts
+        self._bounds = bounds
 
     @property
     def queued(self) -> bool:
@@ -92,7 +95,7 @@ class VersionPublisher:
     ) -> list[SendMessage]:
         """Send the version to the members of `session`, whose receivers serve `held`."""
         publication = self._current()
-        self._ask(PublicationStep.STAGING, members, now + self._timeouts.stage_timeout)
+        self._ask(PublicationStep.STAGING, members, now)
         delta = publication.delta
         if delta is not None and held != {delta.base}:
             delta = None
@@ -103,7 +106,9 @@ class VersionPublisher:
         self, session: SessionId, members: Sequence[MemberId], now: float
     ) -> list[SendMessage]:
         """Have these members serve the version; without members it is published at once."""
-        self._ask(PublicationStep.COMMITTING, members, now + self._timeouts.commit_timeout)
+        if self.staging:
+            self._bounds.stage.took(now - self._current().asked_at)
+        self._ask(PublicationStep.COMMITTING, members, now)
         message = Commit(session, self._current().version)
         return [SendMessage(member, message) for member in members]
 
@@ -112,6 +117,19 @@ class VersionPublisher:
         waiting = self._current().waiting
         waiting.discard(member)
         return not waiting
+
+    @property
+    def asked_at(self) -> float:
+        """When the step began."""
+        return self._current().asked_at
+
+    def timed_out(self) -> None:
+        """The step was not acknowledged within its bound: the next one has longer."""
+        self._bound.passed()
+
+    def transfer_failed(self, now: float) -> bool:
+        """A member could not send or receive; whether for lack of time: it took a while."""
+        return self._bound.failed(now - self.asked_at)
 
     def stage_failed(self) -> bool:
         """Note that a transfer failed; True with the third in a row: members are excluded.
@@ -138,13 +156,18 @@ class VersionPublisher:
         elif publication is not None and self.committing:
             publication.waiting &= set(seated)
 
-    def take_published(self) -> Version | None:
+    def take_published(self, now: float) -> Version | None:
         """The version, once no COMMIT is awaited any more; the publisher is free then."""
         publication = self.publication
         if publication is None or not self.committing or publication.waiting:
             return None
+        self._bounds.commit.took(now - publication.asked_at)
         self.publication = None
         return publication.version
+
+    @property
+    def _bound(self) -> StretchedBound:
+        return self._bounds.commit if self.committing else self._bounds.stage
 
     def _at(self, step: PublicationStep) -> bool:
         return self.publication is not None and self.publication.step is step
@@ -154,7 +177,7 @@ class VersionPublisher:
             raise RuntimeError("no version is being published")
         return self.publication
 
-    def _ask(self, step: PublicationStep, members: Sequence[MemberId], deadline: float) -> None:
+    def _ask(self, step: PublicationStep, members: Sequence[MemberId], now: float) -> None:
         publication = self._current()
         publication.step, publication.waiting = step, set(members)
-        publication.deadline = deadline
+        publication.asked_at, publication.deadline = now, now + self._bound.seconds

@@ -47,6 +47,16 @@ class SuspicionCause(StrEnum):
     LEFT_ROSTER = "LeftRoster"  # the operator removed it before its stream ended
 
 
+class TimeBound(StrEnum):
+    """A bound of the membership protocol, by the path of its setting in the job's spec."""
+
+    SILENCE = "membership.suspectAfterMilliseconds"
+    PREPARE = "membership.ackTimeoutSeconds"
+    JOIN = "weightSync.joinTimeoutSeconds"
+    STAGE = "weightSync.stageTimeoutSeconds"
+    COMMIT = "weightSync.commitTimeoutSeconds"
+
+
 UNTRUSTED = frozenset(
     {
         SuspicionCause.BAD_MESSAGES,
@@ -100,6 +110,23 @@ class SessionReport:
 
 
 @dataclass(frozen=True, slots=True)
+class LostSessions:
+    """`sessions` in a row ended, the last `seconds` after the first, and no version was published.
+
+    `bound` is the one that passed last (None: the engine failed at once), `detail` what happened.
+    """
+
+    sessions: int
+    seconds: float
+    bound: TimeBound | None
+    detail: str
+
+    def __post_init__(self) -> None:
+        """The detail may be a member's own words."""
+        object.__setattr__(self, "detail", one_line(self.detail))
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingProgress:
     """Progress of training. `rollout_reward` is the mean over the rollouts' own samples.
 
@@ -133,6 +160,7 @@ class GroupReport:
 
     `formed`: that session stands for the roster. Its own epoch may be older: a roster that leaves
     its seats as they are keeps it. `sessions` are the last KEPT_SESSIONS, oldest first.
+    `lost_sessions`: sessions end again and again, so that no version is published.
     """
 
     name: str
@@ -141,6 +169,7 @@ class GroupReport:
     rebuilds: int
     formed: bool = False
     sessions: tuple[SessionReport, ...] = ()
+    lost_sessions: LostSessions | None = None
 
 
 @dataclass(frozen=True, slots=True)

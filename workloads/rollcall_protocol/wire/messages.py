@@ -179,9 +179,13 @@ class Prepare:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Join the communicator of `session` (collective for group engines). Acknowledged."""
+    """Join the communicator of `session` (collective for group engines). Acknowledged.
+
+    `stretch`: how many times their settings the engine's own bounds are in this session.
+    """
 
     session: SessionId
+    stretch: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

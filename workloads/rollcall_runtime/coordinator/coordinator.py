@@ -20,6 +20,7 @@ from rollcall_protocol.membership.coordinator_effects import (
     FalseJoin,
     MemberSuspected,
     SessionFormed,
+    SessionTimedOut,
     WrongWeightsReported,
 )
 from rollcall_protocol.membership.member_table import is_newer_roster
@@ -108,6 +109,7 @@ class Coordinator:
             self,
             metrics.refused,
             suspect_after=config.membership.suspect_after,
+            heartbeat=config.membership.heartbeat,
             processes=config.trainer_processes,
             max_unread=MANY_LEASES * prompts.longest_message,
         )
@@ -473,6 +475,8 @@ class Coordinator:
         for effect in effects:
             if isinstance(effect, SessionFormed):
                 self._metrics.session_formed(effect.report)
+            elif isinstance(effect, SessionTimedOut):
+                self._metrics.session_timed_out(effect.bound)
             elif isinstance(effect, MemberSuspected):
                 self._suspected(effect)
             elif isinstance(effect, WrongWeightsReported):

@@ -12,6 +12,7 @@ from aiohttp import WSMsgType, web
 
 from rollcall_protocol.membership.bad_messages import MESSAGES_PER_SECOND, message_allowance
 from rollcall_protocol.membership.message_check import BadMessage, MessageFault
+from rollcall_protocol.membership.stretched_bounds import DELAY_MEMORY, SilenceBound
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.json_codec import CodecError
@@ -116,9 +117,11 @@ class MemberConnection:
 class MemberConnections:
     """All open streams by member; a member that connects again replaces its older stream.
 
-    Members ping and aiohttp answers. A stream on which no bytes arrive for `suspect_after` seconds
-    is closed as lost. `processes` is the number of ranks in a pod of the trainer. `max_unread`:
-    characters of messages that a member may leave unread.
+    Members ping every `heartbeat` seconds and aiohttp answers. A stream on which no bytes arrive
+    for `suspect_after` seconds is closed as lost; on a busy machine for longer (`SilenceBound`). A
+    member that was lost so and opens a stream again was alive: its silence counts. `processes` is
+    the number of ranks in a pod of the trainer. `max_unread`: characters of messages that a member
+    may leave unread.
     """
 
     def __init__(
@@ -127,6 +130,7 @@ class MemberConnections:
         refused: Callable[[str], None],
         *,
         suspect_after: float,
+        heartbeat: float,
         processes: int = 1,
         max_unread: int = MAX_UNREAD,
     ) -> None:
@@ -134,7 +138,8 @@ class MemberConnections:
         self._listener = listener
         self._refused = refused
         self._processes = processes
-        self._suspect_after = suspect_after
+        self._silence = SilenceBound(suspect_after, heartbeat=heartbeat)
+        self._silent_since: dict[MemberId, float] = {}  # lost by silence; time.monotonic
         self._connections: dict[MemberId, MemberConnection] = {}
         self._last: tuple[CoordinatorMessage, str | Awaitable[str]] | None = None
 
@@ -173,9 +178,10 @@ class MemberConnections:
         await socket.prepare(request)
         if request.transport is None:  # the connection was lost meanwhile
             return socket
-        liveness = LivenessMonitor(request.transport, suspect_after=self._suspect_after)
+        liveness = LivenessMonitor(request.transport, self._silence)
         try:
-            text = await socket.receive_str(timeout=HELLO_SECONDS)
+            patience = max(HELLO_SECONDS, self._silence.seconds(time.monotonic()))
+            text = await socket.receive_str(timeout=patience)
             hello = loads(text, Hello)
         except (CodecError, TypeError, TimeoutError) as error:
             self._refused("malformed")
@@ -205,6 +211,7 @@ class MemberConnections:
         if member in self._connections:
             self._connections[member].close("the member opened another stream")
         self._connections[member] = connection
+        self._heard_again(member)
         self._listener.member_connected(hello)
         loss = ConnectionLoss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
         try:
@@ -212,6 +219,7 @@ class MemberConnections:
             loss = ConnectionLoss(SuspicionCause.CONNECTION_LOST, "closed by the member")
         except SilentError as error:
             liveness.abort()
+            self._silent_since[member] = liveness.last_received_at
             loss = ConnectionLoss(SuspicionCause.HEARTBEAT_MISSED, str(error))
         except OSError as error:
             loss = ConnectionLoss(
@@ -222,6 +230,18 @@ class MemberConnections:
                 self._listener.member_disconnected(member, loss)
                 del self._connections[member]
         return socket
+
+    def _heard_again(self, member: MemberId) -> None:
+        """Count the silence for which this process of a member was lost; forget what is old."""
+        now = time.monotonic()
+        since = self._silent_since.pop(member, None)
+        if since is not None:
+            self._silence.silent(now - since, now)
+        self._silent_since = {
+            other: since
+            for other, since in self._silent_since.items()
+            if now - since < DELAY_MEMORY
+        }
 
     async def _read(self, member: MemberId, socket: web.WebSocketResponse) -> None:
         rate = message_allowance(time.monotonic())

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger
-from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause, TimeBound
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 
@@ -19,6 +19,9 @@ class CoordinatorMetrics(Protocol):
 
     def session_formed(self, report: SessionReport) -> None:
         """A session is usable."""
+
+    def session_timed_out(self, bound: TimeBound) -> None:
+        """A session has ended because `bound` passed."""
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
         """A member was suspected, `seconds` after its last bytes arrived or it was first missed."""

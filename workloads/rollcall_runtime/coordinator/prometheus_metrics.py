@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollcall_protocol.prompts.prompt_ledger import PromptLedger, RejectionReason
-from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause, TimeBound
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.worker.telemetry import TrainerMetrics
@@ -49,6 +49,10 @@ class PrometheusCoordinatorMetrics:
             report.cause.value,
             report.detail,
         )
+
+    def session_timed_out(self, bound: TimeBound) -> None:
+        """Count a session that ended for lack of time."""
+        self._metrics.sessions_timed_out(bound=bound.value).inc()
 
     def suspected(self, cause: SuspicionCause, seconds: float) -> None:
         """Record how long the detection took."""

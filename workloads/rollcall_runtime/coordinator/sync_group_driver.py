@@ -199,7 +199,13 @@ class SyncGroup:
         last = sessions[-1] if sessions else None
         machine = self.machine
         return GroupReport(
-            self.name, epoch, last, machine.formation.rebuilds, machine.formed, sessions
+            name=self.name,
+            epoch=epoch,
+            session=last,
+            rebuilds=machine.formation.rebuilds,
+            formed=machine.formed,
+            sessions=sessions,
+            lost_sessions=machine.losses.report(),
         )
 
     def weight_holders(self) -> list[WeightHolder]:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from rollcall_protocol.job_config import MembershipConfig
+from rollcall_protocol.membership.stretched_bounds import SilenceBound, StretchedBound
 from rollcall_protocol.wire.json_codec import CodecError
 from rollcall_protocol.wire.messages import (
     COORDINATOR_MESSAGES,
@@ -33,7 +34,7 @@ from rollcall_runtime.worker.name_look_ups import NameLookUps
 log = logging.getLogger(__name__)
 
 PATIENCE = 2  # times suspect_after: leaving a coordinator that is only busy costs a session
-OPEN_SECONDS = 5.0
+OPEN_SECONDS = 5.0  # on an idle machine
 CLOSE_SECONDS = 1.0
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
 LOOK_UP_SECONDS = 1.0  # for the coordinator's name; and how long what was found holds
@@ -45,7 +46,8 @@ class MemberStream:
 
     `opened` is called after each Hello, `received` with each message, both in the event loop. A
     ping is sent every `bounds.heartbeat` seconds. The stream is lost when no bytes, not even
-    answers to the pings, arrive for PATIENCE times `bounds.suspect_after`.
+    answers to the pings, arrive for PATIENCE times `bounds.suspect_after`, on a busy machine for
+    longer (`SilenceBound`). Each attempt to open one that took too long gives the next one longer.
     `names` looks the coordinator's name up; `tls` is for an https `url`.
     """
 
@@ -64,6 +66,11 @@ class MemberStream:
         self._url, self._token, self._tls = url, token, tls
         self._hello, self._opened, self._received = hello, opened, received
         self._bounds = bounds
+        self._silence = SilenceBound(PATIENCE * bounds.suspect_after, heartbeat=bounds.heartbeat)
+        self._opening = StretchedBound(min(OPEN_SECONDS, bounds.suspect_after))
+        self._silent = ("", 0.0)  # whose silence ended the stream before, since when
+        self._attempt: asyncio.Timeout | None = None
+        self._attempted: frozenset[str] = frozenset()  # addresses of an attempt that takes long
         self._outbox: asyncio.Queue[str | None] | None = None
         self._peer = ""
         self._names = names or NameLookUps()
@@ -113,6 +120,9 @@ class MemberStream:
         )
         self._moved = self.connected
         self._wake.set()
+        leads_elsewhere = self._addresses and self._attempted.isdisjoint(self._addresses)
+        if self._attempt is not None and self._attempted and leads_elsewhere:
+            self._attempt.reschedule(asyncio.get_running_loop().time())
         return True
 
     async def _look_up(self) -> frozenset[str]:
@@ -133,21 +143,14 @@ class MemberStream:
         patience = RefusalPatience(self._url)
         attempts = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
         streams = BackoffDelays(first=FIRST_DELAY, longest=LONGEST_DELAY)
-        opening = min(OPEN_SECONDS, self._bounds.suspect_after)
         async with plain_session(
             connector=self._names.connector(),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=opening),
+            timeout=aiohttp.ClientTimeout(total=None),
             ws_response_class=_Socket,
         ) as session:
             while not self._closing:
                 try:
-                    async with asyncio.timeout(opening):
-                        opened = await session.ws_connect(
-                            self._url,
-                            max_msg_size=MAX_MESSAGE_BYTES,
-                            headers=bearer(self._token()),
-                            ssl=self._tls() if self._tls else True,
-                        )
+                    opened = await self._open(session)
                 except (aiohttp.ClientError, TimeoutError, OSError) as error:
                     log.info("no stream to the coordinator: %s: %s", type(error).__name__, error)
                     if getattr(error, "status", None) in {401, 403}:
@@ -162,6 +165,27 @@ class MemberStream:
                         streams.reset()
                     await self._wait(streams)
 
+    async def _open(self, session: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse:
+        """One attempt. TimeoutError, after which the next one has longer."""
+        if self._opening.stretch > 1:
+            self._attempted = await self._look_up()
+        began = time.monotonic()
+        try:
+            async with asyncio.timeout(self._opening.seconds) as self._attempt:
+                opened = await session.ws_connect(
+                    self._url,
+                    max_msg_size=MAX_MESSAGE_BYTES,
+                    headers=bearer(self._token()),
+                    ssl=self._tls() if self._tls else True,
+                )
+        except TimeoutError:
+            self._opening.passed()
+            raise
+        finally:
+            self._attempt, self._attempted = None, frozenset()
+        self._opening.took(time.monotonic() - began)
+        return opened
+
     async def _wait(self, backoff: BackoffDelays) -> None:
         """Wait before the next attempt, or until `reconnect` or `close` is called."""
         try:
@@ -175,10 +199,9 @@ class MemberStream:
 
     async def _use(self, socket: "_Socket") -> None:
         """Exchange messages until either side ends the stream."""
-        liveness = LivenessMonitor(
-            socket.transport, suspect_after=PATIENCE * self._bounds.suspect_after
-        )
+        liveness = LivenessMonitor(socket.transport, self._silence)
         self._peer = socket.transport.get_extra_info("peername", ("",))[0]
+        self._heard_again()
         self._moved = False
         self._outbox = outbox = asyncio.Queue[str | None]()
         self.send(self._hello())
@@ -195,6 +218,7 @@ class MemberStream:
             reason = "ended by the coordinator"
         except SilentError as error:
             liveness.abort()
+            self._silent = self._peer, liveness.last_received_at
             reason = str(error)
         except (aiohttp.ClientError, OSError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -207,6 +231,13 @@ class MemberStream:
             log.warning(
                 "stream to the coordinator lost: %s (close code %s)", reason, socket.close_code
             )
+
+    def _heard_again(self) -> None:
+        """Count the silence for which the stream before was lost, if its peer is the same."""
+        (peer, since), self._silent = self._silent, ("", 0.0)
+        if peer and peer == self._peer:
+            now = time.monotonic()
+            self._silence.silent(now - since, now)
 
     async def _write(
         self, socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[str | None]

@@ -131,6 +131,7 @@ class MemberDriver:
 
         async def join() -> None:
             nonlocal opened
+            self._engine.stretch = effect.stretch
             opened = self._session = open_session(
                 self._engine,
                 group=self._group,
@@ -139,7 +140,8 @@ class MemberDriver:
                 rank=members.index(self._member),
                 senders=effect.senders,
             )
-            await asyncio.to_thread(opened.join, timeout=self._join_timeout)
+            seconds = effect.stretch * self._join_timeout
+            await asyncio.to_thread(opened.join, timeout=seconds)
 
         error = await _error_of(join())
         none_joined = error is not None and opened is not None and opened.give_up_join()

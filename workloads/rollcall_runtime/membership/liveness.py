@@ -1,6 +1,8 @@
 """Detects that the other end of a stream is silent, however busy this end is.
 
-The sign of life is bytes, not whole messages: part of a long manifest is one, too.
+The sign of life is bytes, not whole messages: part of a long manifest is one, too. How long the
+other end may be silent stretches with how late this end runs, and with how long others were silent
+that are heard again (`SilenceBound`).
 
 aiohttp's `heartbeat=` is no substitute. It pings after two thirds of the same bound and waits for
 one third: peers stopped for 0.6 s of a bound of 1 s lost 101 of 200 links, with this monitor none
@@ -12,20 +14,22 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, cast
 
+from rollcall_protocol.membership.stretched_bounds import SilenceBound
+
 
 class SilentError(ConnectionError):
     """No bytes arrived for the bound."""
 
 
 class LivenessMonitor:
-    """Records when bytes arrive on `transport`; `suspect_after` is the bound, seconds.
+    """Records when bytes arrive on `transport`; several streams may share a `bound`.
 
     `last_received_at`: when the last bytes, or the end of the stream, arrived (time.monotonic).
     """
 
-    def __init__(self, transport: asyncio.Transport, *, suspect_after: float) -> None:
+    def __init__(self, transport: asyncio.Transport, bound: SilenceBound) -> None:
         self.last_received_at = time.monotonic()
-        self._transport, self._bound = transport, suspect_after
+        self._transport, self._bound = transport, bound
         transport.set_protocol(
             _Tap(cast("asyncio.Protocol", transport.get_protocol()), self._received)
         )
@@ -37,17 +41,23 @@ class LivenessMonitor:
         that arrived meanwhile count.
         """
         while True:
-            left = self.last_received_at + self._bound - time.monotonic()
+            began = time.monotonic()
+            bound = self._bound.seconds(began)
+            left = min(self.last_received_at + bound - began, self._bound.setting)
             if left <= 0:
-                raise SilentError(f"nothing received for {self._bound:g} s")
+                raise SilentError(f"nothing received for {round(bound, 1):g} s")
             await asyncio.sleep(left)
+            woke = time.monotonic()
+            self._bound.late(woke - began - left, woke)
 
     def abort(self) -> None:
         """Drop the connection; a close would wait until the peer reads what is queued."""
         self._transport.abort()
 
     def _received(self) -> None:
-        self.last_received_at = time.monotonic()
+        now = time.monotonic()
+        self._bound.silent(now - self.last_received_at, now)
+        self.last_received_at = now
 
 
 class _Tap(asyncio.Protocol):

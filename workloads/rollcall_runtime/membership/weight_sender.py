@@ -2,6 +2,7 @@
 
 import asyncio
 
+from rollcall_protocol.membership.stretched_bounds import STRETCH_LIMIT
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
@@ -11,10 +12,14 @@ from rollcall_runtime.sync.memory.buffers import Buffer
 
 
 class WeightSender:
-    """The WeightHandler of a trainer rank; subclasses decide which buffer `transfer` sends."""
+    """The WeightHandler of a trainer rank; subclasses decide which buffer `transfer` sends.
+
+    The coordinator ends a transfer that takes too long. One that it does not end has the most that
+    it allows, STRETCH_LIMIT times `stage_timeout`.
+    """
 
     def __init__(self, *, stage_timeout: float) -> None:
-        self._stage_timeout = stage_timeout
+        self._longest = STRETCH_LIMIT * stage_timeout
 
     async def publish(
         self,
@@ -26,7 +31,7 @@ class WeightSender:
         """Send `buffer`; with a `delta`, the delta's manifest describes it."""
         described = manifest if delta is None else delta.manifest
         with buffer.hold():
-            await asyncio.to_thread(session.publish, buffer, described, timeout=self._stage_timeout)
+            await asyncio.to_thread(session.publish, buffer, described, timeout=self._longest)
 
     async def apply(self, version: Version) -> None:
         """Always SyncError: COMMIT goes to receivers only."""

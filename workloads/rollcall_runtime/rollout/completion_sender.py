@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import aiohttp
 
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.messages import Completion, dumps
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.backoff import BackoffDelays
@@ -22,7 +23,7 @@ log = logging.getLogger(__name__)
 CAPACITY = 64  # completions that may wait for the coordinator
 POSTS_AT_ONCE = 4
 FIRST_DELAY, LONGEST_DELAY = 0.1, 2.0  # seconds between attempts
-ATTEMPT_SECONDS = 10.0
+ATTEMPT_SECONDS = 10.0  # on an idle machine
 LONGEST_REFUSAL = 1000  # bytes that the log quotes
 GIVE_UP_SECONDS = 600.0  # a lease has long expired by then
 
@@ -32,8 +33,9 @@ class CompletionSender:
 
     200: counted; 409: the lease is not current any more, 403: this pod holds none; 400: the
     completion will never count. After any other outcome it is sent again, with the token that is
-    there then. `answered` is called after each completion that is not sent again. `names` looks the
-    coordinator's name up; `tls` is for an https `url`.
+    there then; attempts that got no answer in time give the next ones longer. `answered` is called
+    after each completion that is not sent again. `names` looks the coordinator's name up; `tls` is
+    for an https `url`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class CompletionSender:
         self._delivered = asyncio.Event()
         self._delivered.set()
         self._waiting: set[asyncio.Timeout] = set()
+        self._patience = StretchedBound(ATTEMPT_SECONDS)
 
     @property
     def backlog(self) -> int:
@@ -86,8 +89,8 @@ class CompletionSender:
 
     async def run(self) -> None:
         """Deliver completions until cancelled, POSTS_AT_ONCE at a time."""
-        timeout = aiohttp.ClientTimeout(total=ATTEMPT_SECONDS)
-        async with plain_session(connector=self._names.connector(), timeout=timeout) as session:
+        connector, none = self._names.connector(), aiohttp.ClientTimeout(total=None)
+        async with plain_session(connector=connector, timeout=none) as session:
             await first_of(*(self._work(session) for _ in range(POSTS_AT_ONCE)))
 
     async def _work(self, session: aiohttp.ClientSession) -> None:
@@ -123,13 +126,19 @@ class CompletionSender:
         """One of _FINAL, or why the attempt failed."""
         try:
             headers, tls = bearer(self._token()), self._tls() if self._tls else True
-            async with session.post(self._url, data=body, headers=headers, ssl=tls) as answer:
+            timeout, began = aiohttp.ClientTimeout(total=self._patience.seconds), time.monotonic()
+            async with session.post(
+                self._url, data=body, headers=headers, ssl=tls, timeout=timeout
+            ) as answer:
+                self._patience.took(time.monotonic() - began)
                 outcome = _OUTCOMES.get(answer.status, f"status {answer.status}")
                 if outcome == "refused":
                     text = await answer.content.read(LONGEST_REFUSAL)
                     log.error("completion refused: %s", text.decode(errors="replace"))
                 return outcome
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                self._patience.passed()
             return f"{type(error).__name__}: {error}"
 
     @asynccontextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from rollcall_protocol.job_config import DeltaConfig
+from rollcall_protocol.membership.stretched_bounds import STRETCH_LIMIT
 from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.messages import WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
@@ -38,7 +39,11 @@ class ApplyFailedError(SyncError):
 
 @dataclass(frozen=True, slots=True)
 class WeightReceiverSettings:
-    """`pause_mode` applies to generations that run at a commit; timeouts in seconds."""
+    """`pause_mode` applies to generations that run at a commit; timeouts in seconds.
+
+    The coordinator ends a transfer that takes too long; one of a session that it does not end has
+    the most that it allows, STRETCH_LIMIT times `stage_timeout`.
+    """
 
     pause_mode: PauseMode
     stage_timeout: float
@@ -126,7 +131,7 @@ class WeightReceiver:
             shard=self._shard,
             stage=self._stage,
             patience=BUFFER_SECONDS,
-            timeout=self._settings.stage_timeout,
+            timeout=STRETCH_LIMIT * self._settings.stage_timeout,
         )
 
     def _receive_delta(
@@ -140,7 +145,8 @@ class WeightReceiver:
             hold,
             self._stage.patching(version, kept, base=delta.base, timeout=timeout) as (buffer, base),
         ):
-            session.receive(encoded, delta.manifest, timeout=self._settings.stage_timeout)
+            longest = STRETCH_LIMIT * self._settings.stage_timeout
+            session.receive(encoded, delta.manifest, timeout=longest)
             decode(
                 encoded.memory,
                 delta.manifest,

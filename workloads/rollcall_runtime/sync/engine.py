@@ -45,7 +45,8 @@ class SyncSettings:
     parallel streams. An engine's own settings derive from this. `operation_timeout` (seconds)
     bounds one operation, so it is how long a peer may be late or silent, and how long an aborted
     session can keep its buffer (and delay the end of the process); `in_flight` operations must get
-    through the slowest link in that time. `max_abandoned` bounds how many sessions may be stuck.
+    through the slowest link in that time. A session of a slow group has `SyncEngine.stretch` times
+    that. `max_abandoned` bounds how many sessions may be stuck.
     `interface` names the network interface to bind to instead of the pod's address. `profile` is
     the folder for traces, none if empty (the job's weightSync.profile sets it); `profile_bytes`
     bounds each file.
@@ -144,6 +145,9 @@ class SyncEngine(ABC):
     settings_type: ClassVar[type[SyncSettings]] = SyncSettings  # read from weightSync.config
     selective: ClassVar[bool] = False  # whether a receiver can leave buckets out
     needs_digests: ClassVar[bool] = False  # whether weights pass through others' hands
+    stretch: float = 1.0
+    """How many times `SyncSettings.operation_timeout` operations may take in sessions that are
+    opened from now on: more than 1 on busy machines."""
 
     @classmethod  # noqa: B027 - not every engine needs one
     def require_library(cls) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import aiohttp
 from aiohttp import web
 
+from rollcall_protocol.membership.stretched_bounds import SilenceBound
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import current_caller, impersonation
 from rollcall_runtime.worker.http_client import plain_session
@@ -34,7 +35,9 @@ class GangBrokenError(RuntimeError):
 
 
 class _Stream:
-    """One end of a stream between two ranks; times are seconds."""
+    """One end of a stream between two ranks; times are seconds. `bound` stretches on a busy machine
+    (`SilenceBound`).
+    """
 
     def __init__(
         self,
@@ -43,7 +46,8 @@ class _Stream:
         heartbeat: float,
         bound: float,
     ) -> None:
-        self._socket, self._heartbeat, self._bound = socket, heartbeat, bound
+        self._socket, self._heartbeat = socket, heartbeat
+        self._bound = SilenceBound(bound, heartbeat=heartbeat)
         self._received_at = time.monotonic()
 
     async def run(self, leaving: asyncio.Event) -> None:
@@ -74,17 +78,25 @@ class _Stream:
 
     async def _listen(self) -> None:
         async for frame in self._socket:
-            self._received_at = time.monotonic()
+            now = time.monotonic()
+            self._bound.silent(now - self._received_at, now)
+            self._received_at = now
             if frame.type is aiohttp.WSMsgType.TEXT and frame.data == _BYE:
                 return
         raise ConnectionResetError("connection lost")
 
     async def _watch(self) -> None:
-        while (left := self._received_at + self._bound - time.monotonic()) > 0:
+        while True:
+            began = time.monotonic()
+            bound = self._bound.seconds(began)
+            left = min(self._received_at + bound - began, self._bound.setting)
+            if left <= 0:
+                raise ConnectionResetError(f"nothing received for {round(bound, 1):g} s")
             await asyncio.sleep(left)
+            woke = time.monotonic()
+            self._bound.late(woke - began - left, woke)
             # After a stall of this process, what has arrived meanwhile is read first.
             await asyncio.sleep(GRACE_SECONDS)
-        raise ConnectionResetError(f"nothing received for {self._bound:g} s")
 
 
 class Gang:

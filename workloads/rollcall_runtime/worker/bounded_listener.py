@@ -4,7 +4,8 @@ A connection waits until the header of its first request is whole. Only so many 
 one address; when there are more the one that has waited longest is closed, so that a newcomer, who
 sends its header at once, gets through. A refused request's connection is closed.
 
-With TLS a connection is let in before its handshake, which has to end within the same time.
+With TLS a connection is let in before its handshake, which has to end within the same time. While
+this process's event loop runs late a connection has longer, up to STRETCH_LIMIT times as long.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
+from rollcall_protocol.membership.stretched_bounds import STRETCH_LIMIT, SilenceBound
 from rollcall_runtime.worker.file_limit import file_limit
 from rollcall_runtime.worker.identity.tls import TlsContext
 from rollcall_runtime.worker.log_rate import REPEATED
@@ -25,7 +27,8 @@ from rollcall_runtime.worker.log_rate import REPEATED
 log = logging.getLogger(__name__)
 
 MAX_HEADER_BYTES = 4096
-HEADER_SECONDS = 5.0
+HEADER_SECONDS = 5.0  # on an idle machine
+TURNS = 6  # of the event loops of both ends, until TLS and a header are through
 FAREWELL_SECONDS = 0.1  # for a peer to confirm that its TLS connection ends
 WAITING, WAITING_OF_PEER = 256, 64  # connections whose header is not whole yet
 OPEN_OF_PEER = 1024
@@ -146,6 +149,7 @@ class _ConnectionLimiter:
         self, bounds: ConnectionBounds, refused: Callable[[str], None], tls: TlsContext | None
     ) -> None:
         self.bounds, self.refused, self.tls = bounds, refused, tls
+        self.patience = SilenceBound(bounds.header_seconds, heartbeat=0.0)
         self.handshakes: set[asyncio.Task[None]] = set()
         self._waiting: dict[_Connection, str] = {}  # and its peer, in the order of their arrival
         self._waiting_of: Counter[str] = Counter()
@@ -212,22 +216,37 @@ class _Connection(asyncio.Protocol):
             self.refuse("too_many_connections")
             return
         self._entered = True
-        loop, seconds = asyncio.get_running_loop(), self._limiter.bounds.header_seconds
-        self._timer = loop.call_later(seconds, self.refuse, "slow_header")
+        self._wait(asyncio.get_running_loop().time(), self._limiter.bounds.header_seconds)
         if self._limiter.tls is None:
             self._connect(self._transport)
+
+    def _wait(self, since: float, seconds: float) -> None:
+        """Wait `seconds` from now for the header of a connection that was made at `since`."""
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._overdue, since, loop.time() + seconds)
+
+    def _overdue(self, since: float, due: float) -> None:
+        """Drop the connection, unless this process is so late that it may have longer."""
+        now, patience = asyncio.get_running_loop().time(), self._limiter.patience
+        patience.late(TURNS * (now - due), now)
+        left = since + patience.seconds(now) - now
+        if left > 0:
+            self._wait(since, left)
+        else:
+            self.refuse("slow_header")
 
     def _begin_tls(self, raw: asyncio.Transport, context: ssl.SSLContext, greeting: bytes) -> None:
         """The client has sent its first bytes; one that says nothing costs no memory for TLS."""
         self._shaking_hands = True
         raw.pause_reading()
-        loop, seconds = asyncio.get_running_loop(), self._limiter.bounds.header_seconds
+        longest = STRETCH_LIMIT * self._limiter.bounds.header_seconds
+        loop = asyncio.get_running_loop()
         starting = loop.start_tls(
             raw,
             self,
             context,
             server_side=True,
-            ssl_handshake_timeout=seconds,
+            ssl_handshake_timeout=longest,  # `_overdue` ends it before
             ssl_shutdown_timeout=FAREWELL_SECONDS,
         )
         handshake = loop.create_task(self._shake_hands(starting))

@@ -18,7 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.registry import Collector
 
-from rollcall_protocol.wire.job_snapshot import SessionCause
+from rollcall_protocol.wire.job_snapshot import SessionCause, TimeBound
 from rollcall_protocol.wire.reward_errors import RewardErrorKind
 
 PREFIX = "rollcall_"
@@ -287,6 +287,11 @@ class TrainerMetrics(Metrics):
             "Seconds from the cause of a session (such as a lost member) until it was usable.",
             "cause",
         )
+        self.sessions_timed_out = self.counters(
+            "sessions_timed_out",
+            "Sessions that ended because a bound passed, by the bound's setting in the job's spec.",
+            "bound",
+        )
         self.detect_seconds = self.histograms(
             "detect_seconds",
             "Seconds from the last bytes of a member until it was suspected, by cause.",
@@ -311,6 +316,8 @@ class TrainerMetrics(Metrics):
             self.reward_errors(kind=kind.value)
         for cause in SessionCause:
             self.rebuild_seconds(cause=cause.value)
+        for bound in TimeBound:
+            self.sessions_timed_out(bound=bound.value)
 
     def record_figures(self, figures: Mapping[str, float]) -> None:
         """Show those of a step's figures that have a gauge."""

@@ -30,7 +30,8 @@ from rollcall_operator.plan.status.pod_problems import PodProblem, find_problem
 from rollcall_operator.plan.status.refused_pods import creation_failures, refused_pods
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
 from rollcall_operator.plan.trainer_restart import after_restart, live_stateful_set, outdated_pods
-from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.membership.stretched_bounds import STRETCH_LIMIT
+from rollcall_protocol.wire.job_snapshot import LostSessions, MemberState
 
 _MOST_ERRORS = 8
 _NAMED_PODS = 4
@@ -284,6 +285,10 @@ def _weights_in_sync(
         return [_false(kind, Reason.SYNC_DISABLED, text)]
     if contact.failure is not None or report.snapshot is None:
         return _in_sync_without_report(contact, known=any(c.type == kind for c in before))
+    for group in report.snapshot.groups:
+        if group.lost_sessions is not None:
+            text = _lost_sessions(group.name, group.lost_sessions)
+            return [_false(kind, Reason.SESSIONS_KEEP_ENDING, text)]
     for name in (labels.GROUP_DEFAULT, *(group.name for group in sync.groups)):
         if not report.group_is_formed(name, epoch=epoch):
             text = f"sync group {name}: a communication session for epoch {epoch} is being formed"
@@ -299,6 +304,21 @@ def _weights_in_sync(
     more = f" and {len(behind) - _NAMED_PODS} more" if len(behind) > _NAMED_PODS else ""
     text = f"{len(members) - len(behind)} of {len(members)} rollouts serve current weights: "
     return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
+
+
+def _lost_sessions(group: str, lost: LostSessions) -> str:
+    """What ended the sessions of a sync group, and what helps."""
+    raised = (
+        ""
+        if lost.bound is None
+        else f", or raise spec.{lost.bound}, which is stretched to at most {STRETCH_LIMIT:g} "
+        "times its value"
+    )
+    return (
+        f"sync group {group}: {lost.sessions} sessions in a row ended within {lost.seconds:.0f} "
+        f"s, and no version reached the rollouts in between. The last: {lost.detail}. If nodes are "
+        f"busy, give the pods of trainer and rollouts more CPU{raised}"
+    )
 
 
 def _in_sync_without_report(contact: CoordinatorContact, *, known: bool) -> list[ConditionState]:

@@ -6,6 +6,7 @@ from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
     GroupReport,
     JobSnapshot,
+    LostSessions,
     MemberReport,
     MemberState,
     SessionCause,
@@ -31,6 +32,7 @@ def snapshot_of(
     finished: TrainingResult | None = None,
     boot: int = 1,
     reward_failure: RewardFailure | None = None,
+    lost_sessions: LostSessions | None = None,
 ) -> JobSnapshot:
     """Every member of the roster is InSync unless `states` says otherwise; `silent` never came."""
     members = tuple(
@@ -62,7 +64,10 @@ def snapshot_of(
         progress=progress,
         finished=finished,
         groups=tuple(
-            GroupReport(name, roster.epoch, session, roster.epoch, formed=True) for name in groups
+            GroupReport(
+                name, roster.epoch, session, roster.epoch, formed=True, lost_sessions=lost_sessions
+            )
+            for name in groups
         ),
         reward_failure=reward_failure,
     )

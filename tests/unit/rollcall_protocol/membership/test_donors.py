@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.membership.member_table import MAX_NEWCOMERS, MemberRecord, MemberTable
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import CatchUp, CaughtUp
@@ -25,7 +26,7 @@ def members(*holders: str, newcomers: str, shards: str = "") -> MemberTable:
         coordinator_uid="trainer",
         max_staleness=1,
         fallback_donor=f"{TRAINER}:7100",
-        catch_up_timeout=1,
+        catch_up=StretchedBound(1),
     )
     table.take_roster(roster(1, *holders, *newcomers))
     table.committed(HELD, MANIFEST)
@@ -48,7 +49,7 @@ def asked(table: MemberTable) -> dict[str, list[str]]:
 
 
 def ended(table: MemberTable, pod: str, *, error: str = "") -> None:
-    table.caught_up(table.by_pod[f"uid-{pod}"], CaughtUp(HELD, error))
+    table.caught_up(table.by_pod[f"uid-{pod}"], CaughtUp(HELD, error), now=0)
 
 
 def test_the_trainer_gives_the_version_to_one_newcomer_which_gives_it_to_the_others() -> None:

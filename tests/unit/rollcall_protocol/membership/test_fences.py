@@ -15,6 +15,7 @@ from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.member_machine import MemberMachine
 from rollcall_protocol.membership.member_table import MAX_CATCH_UPS, MemberRecord, MemberTable
 from rollcall_protocol.membership.session_formation import MAX_ENGINE_FAILURES, FormationPhase
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import MemberState, SuspicionCause
 from rollcall_protocol.wire.messages import (
@@ -52,7 +53,7 @@ def table(*, max_staleness: int = 1) -> MemberTable:
         coordinator_uid="trainer",
         max_staleness=max_staleness,
         fallback_donor="trainer:7100",
-        catch_up_timeout=1,
+        catch_up=StretchedBound(1),
     )
     made.take_roster(roster(1, "a", "b"))
     made.committed(version(5), MANIFEST)

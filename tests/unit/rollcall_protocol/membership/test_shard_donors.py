@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.ids import Lineage, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.messages import CatchUp
@@ -25,7 +26,7 @@ def test_a_newcomer_gets_donors_that_hold_the_shard_it_needs(shard: str, donors:
         coordinator_uid="trainer",
         max_staleness=1,
         fallback_donor="trainer:7100",
-        catch_up_timeout=1,
+        catch_up=StretchedBound(1),
     )
     members.take_roster(roster(1, *HOLDERS, "late"))
     members.committed(HELD, MANIFEST)

@@ -9,8 +9,9 @@ from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
 
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
-from rollcall_protocol.membership.member_table import MemberRecord
+from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
 from rollcall_protocol.membership.session_formation import SessionFormation
+from rollcall_protocol.membership.stretched_bounds import StretchedBound, WaitBounds
 from rollcall_protocol.membership.version_publisher import VersionPublisher
 from rollcall_protocol.wire.messages import Hello
 from rollcall_protocol.wire.roster import Roster
@@ -20,16 +21,20 @@ T = TypeVar("T")
 # Attributes without influence on behaviour: texts, counters and times for reports.
 _FOR_REPORTS: dict[type, frozenset[str]] = {
     # Claims matter only with a trainer's word that no member joined, which the model has not.
-    CoordinatorMachine: frozenset({"timeouts", "sender", "_effects", "_claims"}),
-    SessionFormation: frozenset({"rebuilds", "_began", "_timeouts"}),
-    VersionPublisher: frozenset({"_timeouts"}),
+    CoordinatorMachine: frozenset(
+        {"timeouts", "bounds", "losses", "sender", "_effects", "_claims"}
+    ),
+    SessionFormation: frozenset({"rebuilds", "_began", "_bounds"}),
+    VersionPublisher: frozenset({"_bounds"}),
     MemberRecord: frozenset({"reason"}),
+    MemberTable: frozenset({"_catch_up"}),
 }
 _SHORT: dict[type, Callable[[Any], Hashable]] = {
     Hello: lambda hello: (hello.member, hello.sender),
     Roster: lambda roster: (roster.epoch, roster.coordinator_uid, roster.members),
 }
-_PLANS: dict[type, tuple[str, ...] | None] = {}  # attributes of what changes, None if frozen
+# Attributes of what changes, None if frozen. Bounds do not stretch in the model: states share them.
+_PLANS: dict[type, tuple[str, ...] | None] = {StretchedBound: None, WaitBounds: None}
 
 
 def clone(value: T) -> T:

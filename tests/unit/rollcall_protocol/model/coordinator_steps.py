@@ -1,7 +1,7 @@
 """Trainers' pods: each step of a coordinator's machine, once for every state it can be in.
 
 All waits last one unit of a clock that stands still: an armed deadline is always at 1. Letting one
-pass means setting it to 0, so that any deadline may pass before any other.
+pass means setting it to 0, so that any deadline may pass before any other. Bounds do not stretch.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from tests.unit.rollcall_protocol.model.canonical_form import clone, key
 from tests.unit.rollcall_protocol.model.state import Interned, require
 
 TIMEOUTS = ProtocolTimeouts(
-    settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1
+    settle=1, ack_timeout=1, join_timeout=1, stage_timeout=1, commit_timeout=1, stretch_limit=1
 )
 MANIFEST = WeightManifest(tensors=(), total_bytes=0, bucket_bytes=1, digests=())
 

@@ -6,6 +6,7 @@ import pytest
 
 from rollcall_protocol.membership.member_table import MemberRecord, MemberTable
 from rollcall_protocol.membership.session_formation import SenderSeats
+from rollcall_protocol.membership.stretched_bounds import StretchedBound
 from rollcall_protocol.wire.addresses import host_port
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import MemberState
@@ -31,7 +32,7 @@ def test_donors_with_ipv6_addresses_can_be_reached() -> None:
         coordinator_uid="trainer",
         max_staleness=1,
         fallback_donor="trainer:7100",
-        catch_up_timeout=1,
+        catch_up=StretchedBound(1),
     )
     members.take_roster(roster(1, "a", "late"))
     held = Version(Lineage(1, 1), 3)

@@ -25,7 +25,7 @@ from rollcall_protocol.prompts.prompt_ledger import PromptLedger
 from rollcall_protocol.prompts.sample_check import SampleBounds
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.job_snapshot import JobSnapshot as State
-from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause
+from rollcall_protocol.wire.job_snapshot import SessionReport, SuspicionCause, TimeBound
 from rollcall_protocol.wire.json_codec import encode
 from rollcall_protocol.wire.messages import (
     COORDINATOR_MESSAGES,
@@ -143,6 +143,7 @@ class Counts:
         self.sessions: list[SessionReport] = []
         self.suspicions: list[tuple[SuspicionCause, float]] = []
         self.publications: list[Publication] = []
+        self.time_outs: list[TimeBound] = []
 
     def refused(self, what: str) -> None:
         self.refusals.append(what)
@@ -155,6 +156,9 @@ class Counts:
 
     def session_formed(self, report: SessionReport) -> None:
         self.sessions.append(report)
+
+    def session_timed_out(self, bound: TimeBound) -> None:
+        self.time_outs.append(bound)
 
     def published(self, publication: Publication) -> None:
         self.publications.append(publication)

@@ -4,6 +4,7 @@ import pytest
 
 from rollcall_protocol.prompts.prompt_ledger import RejectionReason
 from rollcall_protocol.wire.ids import Lineage, Version
+from rollcall_protocol.wire.job_snapshot import TimeBound
 from rollcall_runtime.coordinator.prometheus_metrics import PrometheusCoordinatorMetrics
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.worker.telemetry import TrainerMetrics
@@ -99,3 +100,15 @@ def test_each_dispatched_prompt_is_counted_once(restart: bool) -> None:
     assert in_flight > 0
     ended = found["accepted"] + found["rejected"] + found["requeued"]
     assert found["dispatched"] == ended + in_flight
+
+
+def test_sessions_that_timed_out_are_counted_by_the_bound_that_passed() -> None:
+    metrics = TrainerMetrics(namespace="n", job="j", group="default")
+    counts = PrometheusCoordinatorMetrics(metrics, {})
+    counts.session_timed_out(TimeBound.JOIN)
+    name = "rollcall_sessions_timed_out_total"
+    seen = {
+        bound: metrics.registry.get_sample_value(name, metrics.labels | {"bound": bound.value})
+        for bound in TimeBound
+    }
+    assert seen == dict.fromkeys(TimeBound, 0.0) | {TimeBound.JOIN: 1.0}

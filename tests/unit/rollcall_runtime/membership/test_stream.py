@@ -1,6 +1,7 @@
 """The stream to the coordinator reconnects by itself, and ends only on request."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -35,6 +36,7 @@ class Coordinator:
 
     def __init__(self, port: int, *, status: int | None = None, hangs: bool = False) -> None:
         self.port, self.status, self.hangs = port, status, hangs
+        self.slow = 0.0  # seconds until it takes a stream
         self.received: asyncio.Queue[MemberMessage] = asyncio.Queue()
         self.sockets: list[web.WebSocketResponse] = []
         self.tokens: list[str] = []
@@ -43,6 +45,7 @@ class Coordinator:
         self.tokens.append(request.headers["Authorization"].removeprefix("Bearer "))
         if self.status is not None:
             return web.Response(status=self.status)
+        await asyncio.sleep(self.slow)
         socket = web.WebSocketResponse()
         await socket.prepare(request)
         self.sockets.append(socket)
@@ -217,6 +220,54 @@ async def test_calls_without_a_stream_have_it_try_again_once_a_second(unused_tcp
     answers = [await member.stream.reconnect(ReconnectRequest("", "")) for _ in range(5)]
     assert answers == [True, False, False, False, False]
     await member.stop()
+
+
+async def test_a_coordinator_that_is_slow_to_take_a_stream_has_longer_each_time(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    coordinator.slow = 2 * BOUNDS.suspect_after
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        assert await member.received.get() == JOIN
+        assert len(coordinator.tokens) == 2, "the first attempt was given up"
+        await member.stop()
+
+
+@pytest.mark.parametrize(("leads_to", "streams"), [("127.0.0.1", 0), ("127.0.0.9", 1)])
+async def test_a_long_attempt_is_given_up_only_once_the_name_leads_elsewhere(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch, leads_to: str, streams: int
+) -> None:
+    coordinator = Coordinator(unused_tcp_port)
+    coordinator.slow = 60.0
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        while len(coordinator.tokens) < 2:
+            await asyncio.sleep(0.01)
+        coordinator.slow = 0.0
+
+        async def look_up() -> frozenset[str]:
+            return frozenset({leads_to})
+
+        monkeypatch.setattr(member.stream, "_look_up", look_up)
+        await member.stream.reconnect(ReconnectRequest(leads_to, "uid"))
+        await asyncio.sleep(0.3)
+        assert member.opened == streams
+        member.stream.close()
+        member.task.cancel()
+
+
+async def test_a_silence_of_the_coordinator_counts_once_it_is_heard_again(
+    unused_tcp_port: int,
+) -> None:
+    coordinator = Coordinator(unused_tcp_port, hangs=True)
+    async with coordinator.listening(), asyncio.timeout(10):
+        member = Member(unused_tcp_port)
+        before = member.stream._silence.seconds(time.monotonic())
+        while member.opened < 2:
+            await asyncio.sleep(0.01)
+        assert member.stream._silence.seconds(time.monotonic()) >= before + 1.0
+        await member.stop()
 
 
 async def test_it_leaves_a_coordinator_that_has_fallen_silent(unused_tcp_port: int) -> None:

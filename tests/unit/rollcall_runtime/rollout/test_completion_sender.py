@@ -171,6 +171,24 @@ async def test_a_retry_does_not_wait_for_the_next_attempt(
         assert await sender.flush(5)
 
 
+async def test_a_coordinator_that_is_slow_to_answer_has_longer_each_time(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(completion_sender, "ATTEMPT_SECONDS", 0.1)
+    coordinator = Coordinator()
+    takes = coordinator.take
+
+    async def slowly(request: web.Request) -> web.Response:
+        await asyncio.sleep(0.25)
+        return await takes(request)
+
+    monkeypatch.setattr(coordinator, "take", slowly)
+    async with coordinator.listening(unused_tcp_port) as sender:
+        sender.offer(completion(1))
+        assert await sender.flush(5)
+        assert coordinator.outcomes("counted") == 1
+
+
 async def test_the_coordinators_name_is_looked_up_each_time(
     unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

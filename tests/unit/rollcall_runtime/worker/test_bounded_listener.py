@@ -6,6 +6,7 @@ import os
 import resource
 import socket
 import ssl
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -148,6 +149,17 @@ async def test_a_header_that_does_not_end_is_not_waited_for(
         async with asyncio.timeout(5):
             assert await ended(reader)
         assert refused == ["slow_header"]
+
+
+async def test_a_header_has_longer_while_this_process_runs_late(unused_tcp_port: int) -> None:
+    async with listener(unused_tcp_port, ConnectionBounds(header_seconds=0.2)) as refused:
+        reader, writer = await connect(unused_tcp_port)
+        await asyncio.sleep(0.05)
+        time.sleep(0.4)  # noqa: ASYNC251 - what is tested: the timer is late, the header later
+        await asyncio.sleep(0.3)
+        assert refused == []
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer t\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
 
 
 async def test_a_header_longer_than_the_bound_is_refused(unused_tcp_port: int) -> None:

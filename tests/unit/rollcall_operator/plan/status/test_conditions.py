@@ -1,10 +1,15 @@
 """Conditions of a job: what each counts, which pool or group it is about, and how it ends."""
 
+from pathlib import Path
+
 import pytest
+import yaml
 
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
-from rollcall_protocol.wire.job_snapshot import MemberState
+from rollcall_protocol.wire.job_snapshot import LostSessions, MemberState, TimeBound
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
+
+RLJOBS = Path(__file__).parents[5] / "crds" / "rollcall.dev_rljobs.yaml"
 
 
 def state(simulator: JobSimulator, kind: str) -> tuple[str, str]:
@@ -103,3 +108,47 @@ def test_four_of_the_rollouts_that_are_behind_are_named_and_the_others_counted()
     assert message.startswith("1 of 7 rollouts serve current weights: ")
     assert message.count(" is CatchingUp") == 4
     assert message.endswith(" and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("bound", "field"),
+    [
+        (TimeBound.JOIN, "spec.weightSync.joinTimeoutSeconds"),
+        (TimeBound.SILENCE, "spec.membership.suspectAfterMilliseconds"),
+    ],
+)
+def test_sessions_that_keep_ending_are_said_with_the_last_cause_and_the_field_to_raise(
+    bound: TimeBound, field: str
+) -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.report(lost_sessions=LostSessions(7, 95.4, bound, "join timed out"))
+    simulator.converge(2)
+    assert state(simulator, "WeightsInSync") == ("False", "SessionsKeepEnding")
+    message = simulator.condition("WeightsInSync")["message"]
+    assert "7 sessions in a row ended within 95 s" in message
+    assert "The last: join timed out." in message
+    assert f"or raise {field}, which is stretched to at most 6 times its value" in message
+    simulator.converge(60)
+    events = [event for plan in simulator.plans for event in plan.events]
+    assert [e.type for e in events if e.reason == "SessionsKeepEnding"] == ["Warning"]
+    simulator.report()
+    simulator.converge(2)
+    assert state(simulator, "WeightsInSync") == ("True", "InSync")
+
+
+def test_no_field_is_named_where_the_engine_failed_at_once() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    simulator.report(lost_sessions=LostSessions(7, 95.4, None, "connection refused"))
+    simulator.converge(2)
+    assert simulator.condition("WeightsInSync")["message"].endswith("more CPU")
+
+
+def test_every_bound_that_a_coordinator_names_is_a_field_of_the_spec() -> None:
+    spec = yaml.safe_load(RLJOBS.read_text())["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    for bound in TimeBound:
+        fields = spec["properties"]["spec"]
+        for name in bound.value.split("."):
+            fields = fields["properties"][name]
+        assert fields["type"] == "integer"

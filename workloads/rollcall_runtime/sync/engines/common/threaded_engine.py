@@ -11,6 +11,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -91,10 +92,11 @@ class ThreadedEngine(SyncEngine):
 
     @property
     def settings(self) -> SyncSettings:
-        """The settings that `open` was given."""
+        """The settings that `open` was given, with the time for operations that is needed now."""
         if self._settings is None:
             raise RuntimeError("the engine is not open")
-        return self._settings
+        seconds = self.stretch * self._settings.operation_timeout
+        return replace(self._settings, operation_timeout=seconds)
 
     @property
     def abandoned(self) -> int:

@@ -30,3 +30,17 @@ def test_members_that_use_different_engines_fail_at_once() -> None:
         session.join(timeout=30)
     assert caught.value.peer == RECEIVER
     engine.close()
+
+
+def test_sessions_that_are_opened_on_a_busy_machine_have_longer_for_each_operation() -> None:
+    engine = GlooEngine()
+    settings = SyncSettings(operation_timeout=5.0)
+    engine.open(member=SENDER, address="127.0.0.1", role=Role.SENDER, settings=settings)
+    seats = [Seat(SENDER, "127.0.0.1", "")]
+    opened = []
+    for attempt, stretch in enumerate((1.0, 3.0, 1.0)):
+        engine.stretch = stretch
+        session = SessionId(1, 1, attempt)
+        opened.append(engine.open_session(group="job", session=session, seats=seats, rank=0))
+    assert [session.settings.operation_timeout for session in opened] == [5.0, 15.0, 5.0]
+    engine.close()
