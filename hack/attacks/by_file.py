@@ -135,7 +135,7 @@ async def models_that_cannot_be(job: AttackedJob) -> None:
     def cases(folder: Path) -> Iterator[tuple[object, object, str]]:
         rows = folder / "rows.jsonl"
         rows.write_text('{"prompt": "a"}\n')
-        directory = write_tiny_model(folder / "model")
+        directory = write_tiny_model(folder / "model", "llama")
         config = directory / "config.json"
         good: dict[str, Any] = json.loads(config.read_text())
         for text, names in (

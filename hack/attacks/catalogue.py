@@ -19,6 +19,7 @@ SUBJECTS = (
     "completion",
     "replay",
     "connection",
+    "handshake",
     "rendezvous",
     "fuzz",
     "name_server",

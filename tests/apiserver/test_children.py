@@ -282,3 +282,46 @@ async def test_the_references_own_pods_come_and_go_with_their_template(user: Clu
     await user.edit(RL_JOBS, "reverse", {"spec": {"suspend": True}})
     await user.edit(RL_JOBS, "reverse", {"spec": {"reference": {"template": None}}})
     await eventually(are_gone, "the trainer has the reference again")
+
+
+async def test_objects_of_others_that_have_the_names_of_children_stay_as_they_are(
+    user: ClusterUser,
+) -> None:
+    """Server-side apply would merge with what has no other value where the operator sets one."""
+    selected = {"rollcall.dev/job": "reverse", "rollcall.dev/role": "trainer"}
+    pods = {"containers": [{"name": "theirs", "image": "theirs"}]}
+    others = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "reverse-rollcall-trust"},
+            "data": {"theirs": "1"},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "reverse-trainer"},
+            "spec": {
+                "serviceName": "reverse-trainer",
+                "podManagementPolicy": "Parallel",
+                "replicas": 0,
+                "selector": {"matchLabels": selected},
+                "template": {"metadata": {"labels": selected}, "spec": pods},
+            },
+        },
+    ]
+    for body in others:
+        user.kubectl("create", "-f", "-", body=body)
+    kinds = {"ConfigMap": CONFIG_MAPS, "StatefulSet": STATEFUL_SETS}
+    named = [(kinds[str(body["kind"])], str(body["metadata"]["name"])) for body in others]
+    before = [await user.get(*each) for each in named]
+    await user.apply(example())
+
+    async def refused() -> bool:
+        found = await user.condition(RL_JOBS, "reverse", "Validated")
+        return found is not None and "exists and is no child of this RLJob" in found["message"]
+
+    await eventually(refused, "the objects are named")
+    for (kind, name), body in zip(named, before, strict=True):
+        now = await user.get(kind, name)
+        assert now["metadata"]["resourceVersion"] == body["metadata"]["resourceVersion"]

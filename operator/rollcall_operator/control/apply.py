@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 from rollcall_operator.api import labels
+from rollcall_operator.control.child_apply import apply_child
 from rollcall_operator.control.own_writes import OwnWrites
 from rollcall_operator.control.refused_children import RefusedChildren
 from rollcall_operator.kube.client import KubeClient, Object
@@ -169,7 +170,7 @@ class Applier:
     # --- one object ----------------------------------------------------------------------------
 
     async def _apply(self, body: Object, versions: dict[str, str], *, force: bool) -> None:
-        written = await self._client.apply(body, force=force)
+        written = await apply_child(self._client, body, force=force)
         self._writes.wrote(resource_of(body["kind"]), written)
         versions[apply_needed.key(body)] = written["metadata"]["resourceVersion"]
         log.info("Applied %s", apply_needed.key(body))

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rollcall_operator.control.backoff import BackoffPolicy
+from rollcall_operator.control.child_apply import apply_child
 from rollcall_operator.kube.client import KubeClient, Object
 from rollcall_operator.kube.errors import RefusedError, TerminatingError
 from rollcall_operator.plan import apply_needed
@@ -15,7 +16,7 @@ _BACKOFF = BackoffPolicy(first=20.0, longest=300.0)
 
 @dataclass(slots=True)
 class _RefusedChild:
-    """`retry_at` is in seconds of the owner's clock. `force` as in KubeClient.apply."""
+    """`retry_at` is in seconds of the owner's clock. `force` as of `apply_child`."""
 
     body: Object
     force: bool
@@ -63,7 +64,7 @@ class RefusedChildren:
             if child.retry_at > now:
                 continue
             try:
-                await self._client.apply(child.body, force=child.force, dry_run=True)
+                await apply_child(self._client, child.body, force=child.force, dry_run=True)
             except TerminatingError:
                 raise
             except RefusedError as error:

@@ -15,6 +15,9 @@ from rollcall_operator.plan.model import NETWORK_POLICY, Manifest, Refusal
 from rollcall_operator.plan.trainer_restart import live_stateful_set
 from rollcall_protocol import pod_contract
 
+NO_CHILD = "it exists and is no child of this RLJob"
+"""The message of a refusal of what has the name of a child and is somebody else's."""
+
 _LONGEST = 800
 _SUSPEND_FIRST = (
     "is immutable while the job is not suspended; set spec.suspend: true first, or create another "
@@ -141,8 +144,18 @@ def _running_config(job: Manifest, live: Iterable[Manifest]) -> Any:
     for container in trainer["spec"]["template"]["spec"]["containers"]:
         for variable in container.get("env") or ():
             if variable["name"] == pod_contract.CONFIG:
-                return json.loads(variable["value"])
+                return _settings(variable.get("value", ""))
     return None
+
+
+def _settings(text: str) -> Any:
+    """None for what the operator has not written: the StatefulSet is about to be repaired."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    engine = found.get("trainer_engine") if isinstance(found, dict) else None
+    return found if isinstance(engine, dict) and "config" in engine else None
 
 
 # --- children that the API server refuses -------------------------------------------------------
@@ -184,6 +197,12 @@ def refusal_errors(
             yield (
                 f"{place}.name: RolloutPool {child['metadata']['name']} serves another RLJob; "
                 "choose another name"
+            )
+        elif message == NO_CHILD and place:
+            what = apply_needed.key(child).replace("/", " ")
+            yield (
+                f"metadata.name: {what} exists and is no child of this RLJob; delete it, or choose "
+                "another name"
             )
         elif message and place:
             yield explain(child, message, place)

@@ -6,11 +6,16 @@ sends its header at once, gets through. A refused request's connection is closed
 
 With TLS a connection is let in before its handshake, which has to end within the same time. While
 this process's event loop runs late a connection has longer, up to STRETCH_LIMIT times as long.
+
+What is sent to a client waits in memory until the client reads it. One that reads too little of it
+is dropped.
 """
 
 import asyncio
 import logging
+import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -29,21 +34,27 @@ log = logging.getLogger(__name__)
 MAX_HEADER_BYTES = 4096
 HEADER_SECONDS = 5.0  # on an idle machine
 TURNS = 6  # of the event loops of both ends, until TLS and a header are through
+UNREAD_BYTES = 64 << 10  # that wait in memory before a handler waits, too
+UNREAD_SECONDS, LEAST_READ_BYTES = 30.0, 128 << 10
 FAREWELL_SECONDS = 0.1  # for a peer to confirm that its TLS connection ends
 WAITING, WAITING_OF_PEER = 256, 64  # connections whose header is not whole yet
 OPEN_OF_PEER = 1024
 BACKLOG = 1024
+_BYTES_ACKED = 120  # where struct tcp_info of Linux has it
 _HEADER_END = b"\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """Numbers of connections, and the seconds in which the first header has to be whole."""
+    """Numbers of connections, the seconds in which the first header has to be whole, and those in
+    which a client takes LEAST_READ_BYTES of what waits for it.
+    """
 
     open_of_peer: int = OPEN_OF_PEER
     waiting: int = WAITING
     waiting_of_peer: int = WAITING_OF_PEER
     header_seconds: float = HEADER_SECONDS
+    unread_seconds: float = UNREAD_SECONDS
 
 
 class BoundedRunner(web.AppRunner):
@@ -198,6 +209,7 @@ class _Connection(asyncio.Protocol):
         self._peer = ""
         self._entered = self._connected = self._refused = self._shaking_hands = False
         self._timer: asyncio.TimerHandle | None = None
+        self._reader_timer: asyncio.TimerHandle | None = None
 
     def refuse(self, what: str) -> None:
         """Count, and drop the connection."""
@@ -217,6 +229,7 @@ class _Connection(asyncio.Protocol):
             return
         self._entered = True
         self._wait(asyncio.get_running_loop().time(), self._limiter.bounds.header_seconds)
+        self._watch_reader(self._transport)
         if self._limiter.tls is None:
             self._connect(self._transport)
 
@@ -267,6 +280,7 @@ class _Connection(asyncio.Protocol):
 
     def _connect(self, transport: asyncio.Transport) -> None:
         self._transport, self._connected = transport, True
+        transport.set_write_buffer_limits(high=UNREAD_BYTES)  # TLS would have 512 KiB
         self._inner.connection_made(transport)
         if self._header:
             self._pass_header(self._header)
@@ -301,9 +315,20 @@ class _Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self._inner.resume_writing()
 
+    def _watch_reader(self, raw: asyncio.Transport, before: int | None = None) -> None:
+        """`before`: bytes that the client had taken at the last look; None: nothing waited then."""
+        taken = _taken(raw) if raw.get_write_buffer_size() else None
+        if before is not None and taken is not None and taken - before < LEAST_READ_BYTES:
+            self.refuse("slow_reader")
+            return
+        loop, seconds = asyncio.get_running_loop(), self._limiter.bounds.unread_seconds
+        self._reader_timer = loop.call_later(seconds, self._watch_reader, raw, taken)
+
     def connection_lost(self, exc: Exception | None) -> None:
         entered, self._entered = self._entered, False
         connected, self._connected = self._connected, False
+        if self._reader_timer is not None:
+            self._reader_timer.cancel()
         if entered:
             self._end_wait()
             self._limiter.leave(self, self._peer)
@@ -315,6 +340,12 @@ class _Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _taken(raw: asyncio.Transport) -> int:
+    """Bytes that the client's kernel has confirmed; it takes no more than the client reads."""
+    information = raw.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 128)
+    return int.from_bytes(information[_BYTES_ACKED : _BYTES_ACKED + 8], sys.byteorder)
 
 
 def _pass_on(raw: asyncio.Transport, data: bytes) -> None:

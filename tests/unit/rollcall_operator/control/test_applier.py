@@ -1,5 +1,7 @@
 """A plan is carried out in an order that makes dying, or losing a race, between steps harmless."""
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -42,6 +44,11 @@ class Calls:
         self.made: list[tuple[str, dict[str, Any]]] = []
         self.errors: dict[str, Exception] = {}
         self.reported: list[str] = []
+        self.there: dict[str, Any] = {}  # what has the name of a child, by kind
+
+    async def list(self, resource: Any, **details: Any) -> tuple[Any, ...]:
+        assert details == {"namespace": "ns", "fields": "metadata.name=a-trainer"}
+        return (self.there[resource.kind],) if resource.kind in self.there else ()
 
     def _record(self, what: str, /, **details: Any) -> None:
         self.made.append((what, details))
@@ -108,12 +115,37 @@ def conflict() -> ConflictError:
     return ConflictError(status=409, reason="Conflict", message="", what="write")
 
 
+def child(kind: str) -> dict[str, Any]:
+    named = {"namespace": "ns", "name": "a-trainer", "labels": {"rollcall.dev/job": "a"}}
+    return {"kind": kind, "metadata": named}
+
+
 async def test_what_was_not_seen_before_is_not_taken_from_others() -> None:
     calls = Calls()
-    service = {"kind": "Service", "metadata": {"namespace": "ns", "name": "a-trainer"}}
-    await write(calls, JobPlan(applies=(service, POOL)), pools=(POOL,))
+    await write(calls, JobPlan(applies=(child("Service"), POOL)), pools=(POOL,))
     assert [call["force"] for call in calls.named("apply Service")] == [False]
     assert [call["force"] for call in calls.named("apply RolloutPool")] == [True]
+
+
+@pytest.mark.parametrize("labels", [None, {}, {"rollcall.dev/job": "b"}])
+async def test_what_somebody_else_made_under_the_name_of_a_child_is_not_merged_with(
+    labels: dict[str, str] | None,
+) -> None:
+    calls = Calls()
+    metadata = {"name": "a-trainer"} | ({} if labels is None else {"labels": labels})
+    calls.there["StatefulSet"] = {"metadata": metadata}
+    plan = JobPlan(applies=(child("StatefulSet"), child("Service")))
+    applier = await write(calls, plan)
+    assert calls.names == ["apply Service"]
+    found = applier.refusals(("ns", "a"))["StatefulSet/a-trainer"].message
+    assert found == "it exists and is no child of this RLJob"
+
+
+async def test_a_child_that_the_watch_has_not_shown_yet_is_applied() -> None:
+    calls = Calls()
+    calls.there["StatefulSet"] = child("StatefulSet")
+    await write(calls, JobPlan(applies=(child("StatefulSet"),)))
+    assert calls.names == ["apply StatefulSet"]
 
 
 async def test_the_epoch_is_written_over_the_job_that_was_read() -> None:
@@ -290,9 +322,8 @@ async def test_a_refused_child_is_remembered_and_in_nobodys_way() -> None:
     calls.errors["apply Service"] = RefusedError(
         status=422, reason="Invalid", message="no such port", what="apply"
     )
-    service = {"kind": "Service", "metadata": {"namespace": "ns", "name": "s"}}
     applier = await write(
-        calls, JobPlan(applies=(service, POOL), job_status={"epoch": 2}), pools=(POOL,)
+        calls, JobPlan(applies=(child("Service"), POOL), job_status={"epoch": 2}), pools=(POOL,)
     )
     assert calls.names == ["apply Service", "apply RolloutPool", "status of RLJob"]
-    assert applier.refusals(("ns", "a"))["Service/s"].message == "no such port"
+    assert applier.refusals(("ns", "a"))["Service/a-trainer"].message == "no such port"

@@ -1,9 +1,12 @@
 """Children that the API server refuses, reported with paths in the job."""
 
+from typing import Any
+
 import pytest
 
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.model import Refusal
+from rollcall_operator.plan.refusals import NO_CHILD
 from tests.apiserver.bad_manifests.manifests import FRONT, OWN_REFERENCE
 from tests.unit.rollcall_operator.plan.simulator import (
     JobSimulator,
@@ -263,3 +266,41 @@ def test_a_lent_pool_of_such_a_group_gets_no_rollouts_and_is_not_the_jobs_fault(
         "spec.syncGroup: the"
     )
     assert "Deployment/lent" not in simulator.children
+
+
+def test_an_object_that_somebody_else_made_is_named() -> None:
+    simulator = JobSimulator()
+    simulator.reconcile()
+    refuse(simulator, "StatefulSet/bad-trainer", NO_CHILD)
+    simulator.converge()
+    assert simulator.condition("Validated")["message"] == (
+        "metadata.name: StatefulSet bad-trainer exists and is no child of this RLJob; delete it, "
+        "or choose another name"
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"value": "x"},
+        {"value": "[]"},
+        {"value": "{}"},
+        {"value": '{"trainer_engine": 1}'},
+        {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+    ],
+)
+def test_settings_that_somebody_wrote_into_the_statefulset_are_repaired(
+    given: dict[str, Any],
+) -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    live = simulator.children["StatefulSet/bad-trainer"]
+    (container,) = live["spec"]["template"]["spec"]["containers"]
+    (index,) = (i for i, each in enumerate(container["env"]) if each["name"] == "ROLLCALL_CONFIG")
+    wanted, container["env"][index] = container["env"][index], {"name": "ROLLCALL_CONFIG"} | given
+    simulator.converge()
+    (container,) = simulator.children["StatefulSet/bad-trainer"]["spec"]["template"]["spec"][
+        "containers"
+    ]
+    assert container["env"][index] == wanted
+    assert simulator.condition("Validated")["status"] == "True"

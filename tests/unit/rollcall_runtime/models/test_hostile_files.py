@@ -219,24 +219,20 @@ def test_a_tokenizer_of_another_form_is_refused(model: Path, text: str) -> None:
         open_tokenizer(open_model(str(model)))
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["class of transformers", "class of its own"])
 def test_code_of_a_tokenizer_is_not_run_whatever_a_terminal_answers(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ran = tmp_path / "ran"
+    # Where transformers has a tokenizer of its own for an architecture, as for most, it takes that.
+    model, ran = write_tiny_model(tmp_path / "model", "llama"), tmp_path / "ran"
     (model / "evil.py").write_text(f"open({str(ran)!r}, 'w').close()\nclass T: pass\n")
     file = model / "tokenizer_config.json"
-    settings = json.loads(file.read_text()) | {"auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}}
-    if not known:
-        settings["tokenizer_class"] = "T"
-    file.write_text(json.dumps(settings))
+    own = {"tokenizer_class": "T", "auto_map": {"AutoTokenizer": ["evil.T", "evil.T"]}}
+    file.write_text(json.dumps(json.loads(file.read_text()) | own))
     theirs, ours = os.openpty()
     os.write(theirs, b"y\n" * 8)
     with os.fdopen(ours) as terminal:
         monkeypatch.setattr("sys.stdin", terminal)
-        try:
+        with pytest.raises(SpecError, match="code that the directory brings, which is never run"):
             open_tokenizer(open_model(str(model)))
-        except SpecError as error:
-            assert "code that the directory brings, which is never run" in str(error)  # noqa: PT017
     os.close(theirs)
     assert not ran.exists()

@@ -48,7 +48,11 @@ async def listener(
 
     app = web.Application()
     app.router.add_get("/", answer)
+    async def give(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(GIVEN_BYTES))
+
     app.router.add_post("/", take)
+    app.router.add_get("/much", give)
     runner = BoundedRunner(
         app, refused=refused.append, bounds=bounds, shutdown_timeout=0.1, tls=tls
     )
@@ -61,6 +65,8 @@ async def listener(
         await runner.cleanup()
 
 
+GIVEN_BYTES = 32 << 20  # more than the kernel keeps for a client
+SLOWLY = b"GET /much HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
@@ -214,6 +220,12 @@ def certificate(tmp_path: Path) -> TlsContext:
     return ServerCertificate(show(tmp_path, "localhost")).context
 
 
+def _unverified() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
 async def get_by_tls(port: int) -> int:
     believed = client_context(certificate_of(authority()))
     async with (
@@ -284,9 +296,7 @@ async def test_a_client_that_leaves_in_its_body_leaves_no_traceback(
     unused_tcp_port: int, certificate: TlsContext, caplog: pytest.LogCaptureFixture, end: bytes
 ) -> None:
     async with listener(unused_tcp_port, tls=certificate):
-        context = ssl.create_default_context()
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=context)
+        _, writer = await asyncio.open_connection("127.0.0.1", unused_tcp_port, ssl=_unverified())
         writer.write(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf")
         await eventually_equal(BODIES, ["begun"])
         os.write(writer.get_extra_info("socket").fileno(), end)
@@ -346,3 +356,53 @@ async def test_a_compressed_body_is_refused_and_not_read(unused_tcp_port: int) -
             assert answer.status == 415
             assert "without Content-Encoding" in await answer.text()
     assert (refused, BODIES) == (["encoded_body"], [])
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "TLS"])
+async def test_a_client_that_does_not_read_its_answer_is_dropped(
+    unused_tcp_port: int, certificate: TlsContext, tls: bool
+) -> None:
+    bounds = ConnectionBounds(unread_seconds=0.2)
+    async with listener(unused_tcp_port, bounds, certificate if tls else None) as refused:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", unused_tcp_port, ssl=_unverified() if tls else None
+        )
+        OPENED.append(writer)
+        writer.transport.pause_reading()
+        writer.write(b"GET /much HTTP/1.1\r\nHost: a\r\n\r\n")
+        await eventually_equal(refused, ["slow_reader"])
+        writer.transport.resume_reading()
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert len(await reader.read()) < GIVEN_BYTES
+
+
+async def test_a_client_that_reads_slowly_gets_all_of_its_answer(unused_tcp_port: int) -> None:
+    async with listener(unused_tcp_port, ConnectionBounds(unread_seconds=0.2)) as refused:
+        client = socket.create_connection(("127.0.0.1", unused_tcp_port))
+        client.setblocking(False)
+        loop, received = asyncio.get_running_loop(), 0
+        with client:
+            await loop.sock_sendall(client, SLOWLY)
+            while part := await loop.sock_recv(client, 2 << 20):
+                received += len(part)
+                await asyncio.sleep(0.03)
+        assert received > GIVEN_BYTES
+        assert refused == []
+
+
+async def test_requests_that_are_sent_before_answers_are_read_take_bounded_memory(
+    unused_tcp_port: int,
+) -> None:
+    async with listener(unused_tcp_port, ConnectionBounds(unread_seconds=0.5)) as refused:
+        _, writer = await connect(unused_tcp_port)
+        writer.transport.pause_reading()
+        asked = b"GET /much HTTP/1.1\r\nHost: a\r\n\r\n" * 1000
+        sent = 0
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(5):
+                while sent < 64 << 20 and not writer.transport.is_closing():
+                    writer.write(asked)
+                    await writer.drain()
+                    sent += len(asked)
+        assert sent < 64 << 20, "requests were read on while nothing could be answered"
+        await eventually_equal(refused, ["slow_reader"])
