@@ -31,7 +31,7 @@ PAGES = Path(__file__).parents[3] / "docs"
 FRONT, REWARD = FrontConfig(), RewardErrorConfig()
 HTTP, CODE = http_service.HttpSettings(url="http://a"), code.CodeSettings()
 MINUTE, HOUR = 60.0, 3600.0
-WORDS = {3: "three", 5: "five", 6: "six", 12: "twelve"}
+WORDS: dict[float, str] = {3: "three", 5: "five", 6: "six", 12: "twelve"}
 
 PROMISES = {
     "front.md": [

@@ -211,7 +211,7 @@ class MemberConnections:
         if member in self._connections:
             self._connections[member].close("the member opened another stream")
         self._connections[member] = connection
-        self._heard_again(member)
+        self._count_silence(member)
         self._listener.member_connected(hello)
         loss = ConnectionLoss(SuspicionCause.CONNECTION_LOST, "the coordinator stops")
         try:
@@ -231,7 +231,7 @@ class MemberConnections:
                 del self._connections[member]
         return socket
 
-    def _heard_again(self, member: MemberId) -> None:
+    def _count_silence(self, member: MemberId) -> None:
         """Count the silence for which this process of a member was lost; forget what is old."""
         now = time.monotonic()
         since = self._silent_since.pop(member, None)

@@ -201,7 +201,7 @@ class MemberStream:
         """Exchange messages until either side ends the stream."""
         liveness = LivenessMonitor(socket.transport, self._silence)
         self._peer = socket.transport.get_extra_info("peername", ("",))[0]
-        self._heard_again()
+        self._count_silence()
         self._moved = False
         self._outbox = outbox = asyncio.Queue[str | None]()
         self.send(self._hello())
@@ -232,7 +232,7 @@ class MemberStream:
                 "stream to the coordinator lost: %s (close code %s)", reason, socket.close_code
             )
 
-    def _heard_again(self) -> None:
+    def _count_silence(self) -> None:
         """Count the silence for which the stream before was lost, if its peer is the same."""
         (peer, since), self._silent = self._silent, ("", 0.0)
         if peer and peer == self._peer:

@@ -241,7 +241,7 @@ def lost(losses: int, *, every: float) -> SessionLosses:
     return found
 
 
-def test_many_sessions_that_end_for_long_without_a_version_are_a_lost_sessions() -> None:
+def test_many_sessions_that_end_for_long_without_a_version_are_reported() -> None:
     report = lost(MANY, every=LONG / (MANY - 1)).report()
     assert report is not None
     assert (report.sessions, report.seconds, report.bound) == (MANY, LONG, TimeBound.STAGE)
@@ -253,7 +253,7 @@ def test_few_losses_or_a_short_burst_are_not(losses: int, every: float) -> None:
     assert lost(losses, every=every).report() is None
 
 
-def test_a_published_version_ends_a_lost_sessions() -> None:
+def test_a_published_version_ends_that() -> None:
     losses = lost(3 * MANY, every=LONG)
     losses.published()
     losses.add(TimeBound.STAGE, "another", now=1e6)
@@ -271,7 +271,7 @@ def test_a_group_that_needs_longer_than_the_limit_says_so() -> None:
     assert found.detail == "stage timed out"
 
 
-def test_members_that_are_killed_again_and_again_are_no_lost_sessions() -> None:
+def test_members_that_are_killed_again_and_again_do_not_count() -> None:
     group = SlowGroup()
     group.run()
     for _ in range(3 * MANY):
