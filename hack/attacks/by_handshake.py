@@ -66,7 +66,7 @@ async def handshakes_byte_by_byte(job: AttackedJob) -> None:
 
 @attack("unauthenticated", "slow_header", "tls_handshake", seconds=120)
 async def handshakes_that_claim_16_mib(job: AttackedJob) -> None:
-    """A first message of 16 MiB, by its header, in records of 16 KiB: refused, in bounded memory."""
+    """A first message of 16 MiB by its header, in records of 16 KiB: refused in bounded memory."""
     record = b"\x16\x03\x01\x40\x00" + b"\x01\xff\xff\xff" + bytes((1 << 14) - 4)
     more = b"\x16\x03\x01\x40\x00" + bytes(1 << 14)
     for endpoint in tls_endpoints(job):

@@ -290,7 +290,7 @@ async def test_objects_of_others_that_have_the_names_of_children_stay_as_they_ar
     """Server-side apply would merge with what has no other value where the operator sets one."""
     selected = {"rollcall.dev/job": "reverse", "rollcall.dev/role": "trainer"}
     pods = {"containers": [{"name": "theirs", "image": "theirs"}]}
-    others = [
+    others: list[dict[str, Any]] = [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",

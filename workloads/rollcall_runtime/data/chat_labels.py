@@ -36,8 +36,10 @@ def label_chat(
     template writes in another way once the chat goes on (Qwen3 leaves out earlier thinking) is read
     and not learnt: the model would not have written it so.
 
-    SpecError at `field` if there is nothing to learn.
+    A message with `weight` 0 is read and not learnt, as OpenAI's fine-tuning has it; such a chat
+    needs a template without marks. SpecError at `field` if there is nothing to learn.
     """
+    unlearnt = _of_no_weight(messages, place=place, field=field)
 
     def text(count: int, *, answer_follows: bool) -> str:
         return model.chat_text(
@@ -50,12 +52,19 @@ def label_chat(
 
     whole = text(len(messages), answer_follows=False)
     if _MARK.search(str(model.tokenizer.library.chat_template)):
+        if unlearnt:
+            problem = f"{place}: the chat template marks what is learnt, and a message has weight 0"
+            raise SpecError(field, f"{problem}; end the chat before it, or take the marks out")
         tokens, learnt = _marked(messages, tools, model.tokenizer)
         opening = text(first, answer_follows=True) if first else ""
         read = len(model.tokenizer.encode(opening))
         learnt = [mark and position >= read for position, mark in enumerate(learnt)]
     else:
-        turns = [n for n in range(first, len(messages)) if messages[n]["role"] == "assistant"]
+        turns = [
+            n
+            for n in range(first, len(messages))
+            if messages[n]["role"] == "assistant" and n not in unlearnt
+        ]
         edges = [(text(n, answer_follows=True), text(n + 1, answer_follows=False)) for n in turns]
         spans = [
             (len(before), len(through))
@@ -69,6 +78,16 @@ def label_chat(
         )
         raise SpecError(field, f"{problem}; or mark it by {{% generation %}} in the template")
     return tokens, learnt
+
+
+def _of_no_weight(messages: Sequence[Message], *, place: str, field: str) -> set[int]:
+    """The numbers of the assistant's messages with `weight` 0; SpecError for one but 0 and 1."""
+    weights = {n: m.get("weight", 1) for n, m in enumerate(messages) if m["role"] == "assistant"}
+    for weight in weights.values():
+        if weight not in (0, 1):
+            problem = f"{place}: a message has the weight {weight!r:.60}"
+            raise SpecError(field, f"{problem}; write 0 for one that is not learnt, or 1")
+    return {n for n, weight in weights.items() if not weight}
 
 
 def _marked(

@@ -16,6 +16,7 @@ from rollcall_runtime.worker.errors import SpecError
 MAX_LINE = 64 << 20  # bytes
 _MARK = codecs.BOM_UTF8  # some programs write it at the start of a file
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PACKED = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ")  # gzip, bzip2, zstd, xz
 _SPACE = " \t\r\n"  # as JSON has it
 _AT_ONCE = 1 << 16  # bytes of rows that are read one after the other
 _first_value = json.JSONDecoder().raw_decode
@@ -60,6 +61,9 @@ class JsonLines:
                 if len(line) > MAX_LINE:
                     problem = f"{self._path}:{number}: the line has more than {MAX_LINE} bytes"
                     raise SpecError(self._field, f"{problem}; write each row on a line of its own")
+                if at == 0 and line.startswith(_PACKED):
+                    problem = f"{self._name!r} is packed"
+                    raise SpecError(self._field, f"{problem}; unpack it, or name gzip's .jsonl.gz")
                 if at == 0 and (line.startswith(_UTF_16) or b"\0" in line[:4]):
                     problem = f"{self._name!r} is UTF-16 or UTF-32; save it as UTF-8"
                     raise SpecError(self._field, problem)

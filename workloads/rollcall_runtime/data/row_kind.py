@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ class RowKind(StrEnum):
     CHAT = "chat"
     TOKENS = "tokens"
 
+
+_CHAT_AS_TEXT = re.compile(r"""\s*\[\s*\{\s*["'](role|content|from|value)["']\s*:""")
+"""As programs write a list of messages into a CSV file: JSON, or what Python prints."""
 
 _WANTED = (
     'text, a chat such as [{"role": "user", "content": "..."}], or a list of token numbers '
@@ -54,12 +58,18 @@ def find_column(columns: Sequence[str], wanted: str, *, place: str, field: str) 
 def kind_of(value: Any, *, place: str, field: str) -> RowKind:
     """The kind of a column's value; SpecError at `field` if it is none of them, or empty."""
     if isinstance(value, str) and value:
+        if _CHAT_AS_TEXT.match(value):
+            problem = f"{place}: holds a chat as text"
+            raise SpecError(field, f"{problem}; give a list of messages, as in .jsonl or .parquet")
         return RowKind.TEXT
     if isinstance(value, list) and value:
         if set(map(type, value)) == {int} and min(value) >= 0:
             return RowKind.TOKENS
         if all(_is_message(item) for item in value):
             return RowKind.CHAT
+    if isinstance(value, list) and any(map(_has_parts, value)):
+        problem = f"{place}: holds a message whose content is a list of parts"
+        raise SpecError(field, f"{problem}; write its text as content, the model reads text alone")
     given = "nothing" if value is None or value in ("", []) else f"{value!r:.60}"
     raise SpecError(field, f"{place}: holds {given}; wants {_WANTED}")
 
@@ -108,6 +118,10 @@ def _is_message(value: Any) -> bool:
         return False
     content = value.get("content")
     return isinstance(content, str) or (content is None and bool(value.get("tool_calls")))
+
+
+def _has_parts(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("content"), list)
 
 
 def _listed(columns: Sequence[str]) -> str:

@@ -91,8 +91,9 @@ class SupervisedRows:
         tokenizer = self.model.tokenizer
         encoded = tokenizer.library(prompt + completion, return_offsets_mapping=True)
         tokens = list(encoded["input_ids"])
-        # Special tokens that the tokenizer adds have no characters.
-        learnt = [start >= len(prompt) and end > start for start, end in encoded["offset_mapping"]]
+        # Special tokens that the tokenizer adds have no characters. One token may hold the prompt's
+        # last space and the completion's first word.
+        learnt = [end > max(start, len(prompt)) for start, end in encoded["offset_mapping"]]
         if tokenizer.end is not None and tokens[-1] not in tokenizer.eos:
             return [*tokens, tokenizer.end], [*learnt, True]
         learnt[-1] = True

@@ -34,7 +34,9 @@ def check_values(values: Mapping[str, Any], architecture: str, *, file: Path) ->
     own: Mapping[str, str] = CONFIG_MAPPING[architecture].attribute_map
     for name, most in _MOST.items():
         for field in {name, own.get(name, name)}:
-            size_of(values, field, most, file=file)
+            given = values.get(field)
+            for each in given if isinstance(given, list) else [given]:  # one for each layer
+                size_of({field: each}, field, most, file=file)
     for name in ("dtype", "torch_dtype"):
         kind = values.get(name)
         if isinstance(kind, str) and kind.removeprefix("torch.") not in _DTYPES:

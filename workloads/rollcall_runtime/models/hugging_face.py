@@ -168,9 +168,10 @@ def _check_architecture(architecture: object, values: Mapping[str, Any], *, file
             f"{file}: model_type is {shown(architecture)}, of which transformers "
             f"{transformers_version} knows no language model; tested are {', '.join(TESTED)}",
         )
-    if values.get("quantization_config"):
+    if how := values.get("quantization_config"):
+        method = shown(how.get("quant_method", how)) if isinstance(how, dict) else shown(how)
         problem = "the weights are quantized and cannot be trained; name an unquantized copy"
-        raise SpecError(FIELD, f"{file} has a quantization_config: {problem}")
+        raise SpecError(FIELD, f"{file} has a quantization_config ({method}): {problem}")
     if architecture not in TESTED:
         tested = ", ".join(TESTED)
         log.warning("%s: %s is none of the tested architectures (%s)", file, architecture, tested)

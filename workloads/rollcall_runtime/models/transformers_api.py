@@ -5,6 +5,7 @@ Images for Ascend have 4.57 (docs/devices.md).
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,9 +39,11 @@ STORED = "stores {} in another form than transformers' model holds it, which is 
 def config_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Those of a config.json, as this release of transformers names them.
 
-    4.57 passes over `rope_parameters`, which 5 writes, and would place tokens elsewhere.
+    4.57 passes over `rope_parameters`, which 5 writes, and would place tokens elsewhere. 5 writes
+    an infinite number as an object, which only its own way of reading a file undoes.
     """
-    given = dict(values)
+    undo = getattr(transformers.PretrainedConfig, "_decode_special_floats", dict)
+    given: dict[str, Any] = undo(dict(values))
     rope = given.get("rope_parameters")
     if _RELEASE >= _NAMES_ROPE_PARAMETERS or not isinstance(rope, dict):
         return given
@@ -103,15 +106,35 @@ def stored_otherwise(model: Any) -> str:
 
 
 def restore_buffers(model: Any) -> None:
-    """Compute buffers that no file holds, such as the frequencies of rotary embeddings."""
+    """Compute buffers that no file holds, such as the frequencies of rotary embeddings.
+
+    ValueError for one that transformers computes in no way that is known here.
+    """
     owners = dict(_with_own_buffers(model))
     for module in owners.values():
         for name in module._non_persistent_buffers_set:  # noqa: SLF001
             made = torch.empty_like(module.get_buffer(name), device="cpu")
-            setattr(module, name, made)
+            setattr(module, name, made.fill_(_unset(made)))
     with torch.no_grad():
         for _, module in sorted(owners.items()):
             _compute(model, module)
+    for owner, module in owners.items():
+        for name in module._non_persistent_buffers_set:  # noqa: SLF001
+            buffer = module.get_buffer(name)
+            if buffer.numel() and buffer.dtype is not torch.bool and _is_unset(buffer):
+                raise ValueError(f"nothing computes its buffer {owner}.{name}")
+
+
+def _unset(buffer: torch.Tensor) -> float:
+    """A value that no computed buffer is full of; of a mask there is none."""
+    if buffer.dtype is torch.bool:
+        return False
+    return math.nan if buffer.is_floating_point() else torch.iinfo(buffer.dtype).min
+
+
+def _is_unset(buffer: torch.Tensor) -> bool:
+    given = buffer.isnan() if buffer.is_floating_point() else buffer == _unset(buffer)
+    return bool(given.all())
 
 
 def _with_own_buffers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
+from rollcall_runtime.models.finite import finite
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.worker.errors import SpecError
@@ -49,14 +50,21 @@ class WeightFiles:
     tensors: Mapping[str, StoredTensor]
 
     def read(self, name: str, rows: tuple[int, int] | None = None) -> Tensor:
-        """The tensor, or `rows` (the first, and the end) of its first dimension, on the CPU."""
+        """The tensor, or `rows` (the first, and the end) of its first dimension, on the CPU.
+
+        SpecError names file and tensor if a number of it is NaN or infinite: a model with it
+        computes nothing else.
+        """
         with _opened(self.tensors[name].file, framework="pt") as file:
             tensor: Tensor
             if rows is None:
                 tensor = file.get_tensor(name)
             else:
                 tensor = file.get_slice(name)[rows[0] : rows[1]]
-            return tensor
+        if not finite(tensor):
+            problem = f"{self.tensors[name].file}: {name} holds NaN or infinite numbers"
+            raise SpecError(FIELD, f"{problem}, so nothing can be learnt; copy the model again")
+        return tensor
 
 
 def open_weight_files(directory: Path) -> WeightFiles:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-from torch.distributed.tensor import DTensor
+from rollcall_runtime.models.finite import finite
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -40,14 +39,3 @@ class FiniteWeights:
         """The name of a tensor that is not finite, "" if all are. Waits for the device."""
         bad = (name for name, good in zip(self._names, self._finite, strict=True) if not good)
         return next(bad, "")
-
-
-def finite(tensor: Tensor) -> Tensor:
-    """Whether all values are finite, as a tensor of one bool on the same device."""
-    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    if local.numel() == 0:
-        return torch.ones((), dtype=torch.bool)
-    # In one pass and without a temporary, unlike isfinite: NaN anywhere makes both NaN. torch has
-    # neither for floats of one byte.
-    ends = torch.aminmax(local.float() if local.element_size() == 1 else local)
-    return torch.stack(ends).isfinite().all()

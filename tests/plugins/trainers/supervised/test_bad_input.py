@@ -21,6 +21,7 @@ from tests.unit.rollcall_runtime.bad_input.case import (
     ends_with_the_field_and_what_to_do,
     rows,
 )
+from tests.unit.rollcall_runtime.bad_input.cases import not_a_number
 from tests.unit.rollcall_runtime.jobs import job_config
 from tests.unit.rollcall_runtime.train.supervised_data import MODEL, reverse_answers
 
@@ -28,6 +29,10 @@ from tests.unit.rollcall_runtime.train.supervised_data import MODEL, reverse_ans
 def broken_held_out_rows(folder: Path) -> Changes:
     held_out = rows(folder, {"tokens": [3], "completion": [4]}, "[]", name="held-out.jsonl")
     return supervised(folder, evaluation=held_out)
+
+
+def weight_that_is_nan(folder: Path) -> Changes:
+    return {**supervised(folder), **not_a_number(folder)}
 
 
 def half_a_row_to_learn(folder: Path) -> Changes:
@@ -109,6 +114,11 @@ CASES: tuple[Case, ...] = (
         "half a file of held-out rows",
         ("spec.supervised.evaluation.source.name", "held-out.jsonl:2: wants an object"),
         broken_held_out_rows,
+    ),
+    Case(
+        "a weight that is NaN",
+        ("spec.model.path", "model.safetensors: model.layers.1.mlp.up_proj.weight holds NaN"),
+        weight_that_is_nan,
     ),
     Case(
         "a checkpoint of another model",

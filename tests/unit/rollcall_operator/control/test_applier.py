@@ -18,6 +18,8 @@ from rollcall_operator.plan.model import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rollcall_operator.control.own_writes import OwnWrites
     from rollcall_operator.kube.client import KubeClient
     from rollcall_operator.kube.event_recorder import EventRecorder
@@ -74,7 +76,7 @@ class Calls:
         self._record("cost", **details)
         return WRITTEN
 
-    def wrote(self, resource: "Resource", written: Any) -> None:
+    def wrote(self, resource: Resource, written: Any) -> None:
         assert written == WRITTEN
         self.reported.append(f"wrote {resource.plural}")
 
@@ -88,11 +90,11 @@ class Calls:
     def record(self, regarding: Any, **details: Any) -> None:
         self._record("event", regarding=regarding, **details)
 
-    def named(self, what: str) -> list[dict[str, Any]]:
+    def named(self, what: str) -> Sequence[dict[str, Any]]:
         return [details for made, details in self.made if made == what]
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> Sequence[str]:
         return [name for name, _ in self.made]
 
 
@@ -128,7 +130,7 @@ async def test_what_was_not_seen_before_is_not_taken_from_others() -> None:
 
 
 @pytest.mark.parametrize("labels", [None, {}, {"rollcall.dev/job": "b"}])
-async def test_what_somebody_else_made_under_the_name_of_a_child_is_not_merged_with(
+async def test_an_object_of_others_with_the_name_of_a_child_stays_as_it_is(
     labels: dict[str, str] | None,
 ) -> None:
     calls = Calls()

@@ -268,7 +268,7 @@ def test_a_lent_pool_of_such_a_group_gets_no_rollouts_and_is_not_the_jobs_fault(
     assert "Deployment/lent" not in simulator.children
 
 
-def test_an_object_that_somebody_else_made_is_named() -> None:
+def test_an_object_of_others_with_the_name_of_a_child_is_named() -> None:
     simulator = JobSimulator()
     simulator.reconcile()
     refuse(simulator, "StatefulSet/bad-trainer", NO_CHILD)
@@ -289,7 +289,7 @@ def test_an_object_that_somebody_else_made_is_named() -> None:
         {"valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
     ],
 )
-def test_settings_that_somebody_wrote_into_the_statefulset_are_repaired(
+def test_settings_of_others_in_the_statefulset_are_repaired(
     given: dict[str, Any],
 ) -> None:
     simulator = JobSimulator()

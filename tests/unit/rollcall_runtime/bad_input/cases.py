@@ -1,11 +1,13 @@
 """The mistakes: models, tokenizers, data, checkpoints, engines, memory."""
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from rollcall_protocol.job_config import EngineRef, EvaluationConfig
 from tests.process.engines.tiny_models import LETTERS, POSITIONS, write_tiny_model
@@ -44,6 +46,21 @@ def truncated_file(folder: Path) -> Changes:
     return {"model": str(model)}
 
 
+def not_a_number(folder: Path) -> Changes:
+    """In the last row of one tensor."""
+    model = write_tiny_model(folder / "model")
+    weights = load_file(model / "model.safetensors")
+    weights["model.layers.1.mlp.up_proj.weight"][-1, -1] = math.nan
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    return {"model": str(model)}
+
+
+def quantized(folder: Path) -> Changes:
+    model = write_tiny_model(folder / "model")
+    edit(model / "config.json", quantization_config={"quant_method": "gptq", "bits": 4})
+    return {"model": str(model)}
+
+
 def unknown_architecture(folder: Path) -> Changes:
     model = write_tiny_model(folder / "model")
     edit(model / "config.json", model_type="qwen9")
@@ -62,6 +79,18 @@ MODELS: dict[str, tuple[Any, tuple[str, ...]]] = {
     "a truncated file of weights": (
         truncated_file,
         ("spec.model.path", "model.safetensors", "not a whole safetensors file", "copy it again"),
+    ),
+    "a weight that is NaN": (
+        not_a_number,
+        (
+            "spec.model.path",
+            "model.safetensors: model.layers.1.mlp.up_proj.weight holds NaN",
+            "copy the model again",
+        ),
+    ),
+    "quantized weights": (
+        quantized,
+        ("spec.model.path", "has a quantization_config ('gptq')", "name an unquantized copy"),
     ),
     "an architecture that does not exist": (
         unknown_architecture,

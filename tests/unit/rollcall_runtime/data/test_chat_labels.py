@@ -1,5 +1,7 @@
 """Which tokens of a chat are learnt: those that the assistant writes, its end token included."""
 
+from typing import Any
+
 import pytest
 
 from rollcall_runtime.data.chat_labels import label_chat
@@ -12,13 +14,13 @@ from tests.unit.rollcall_runtime.data.character_tokenizer import (
 )
 
 
-def chat(*turns: str) -> list[dict[str, str]]:
+def chat(*turns: str) -> list[dict[str, Any]]:
     """Turns of user and assistant in their order."""
     roles = ["user", "assistant"] * len(turns)
     return [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
 
 
-def learnt(template: str, turns: list[dict[str, str]], *, first: int = 0) -> list[str]:
+def learnt(template: str, turns: list[dict[str, Any]], *, first: int = 0) -> list[str]:
     """The runs of text that are learnt."""
     model = character_model(template)
     tokens, marks = label_chat(turns, model=model, first=first, place="p.jsonl:1", field="spec.x")
@@ -59,6 +61,17 @@ def test_marks_in_the_template_decide() -> None:
         "hello<|im_end|>",
         "fine<|im_end|>",
     ]
+
+
+def test_a_turn_of_weight_0_is_read_and_not_learnt() -> None:
+    turns = chat("hi", "hello", "and you?", "fine")
+    turns[1]["weight"], turns[3]["weight"] = 0, 1
+    assert learnt(CHATML, turns) == ["fine<|im_end|>"]
+    with pytest.raises(SpecError, match=r"p.jsonl:1: .* marks what is learnt, and a message has w"):
+        learnt(MARKED, turns)
+    turns[1]["weight"] = 0.5
+    with pytest.raises(SpecError, match=r"p.jsonl:1: a message has the weight 0.5; write 0 for"):
+        learnt(CHATML, turns)
 
 
 @pytest.mark.parametrize("template", [CHATML, MARKED])

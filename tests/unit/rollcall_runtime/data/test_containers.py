@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import codecs
 import csv
 import gzip
@@ -245,6 +246,12 @@ WRONG: list[tuple[str, bytes, str]] = [
         b"a\ncaf\xe9\n",
         "p.csv: not UTF-8: 'utf-8' codec can't decode byte 0xe9 .*; save it as UTF-8",
     ),
+    (
+        "p.jsonl",
+        gzip.compress(b'{"a": 1}', mtime=0),
+        r"p.jsonl' is packed; unpack it, or name gzip's .js",
+    ),
+    ("p.jsonl", bz2.compress(b'{"a": 1}'), r"p.jsonl' is packed; unpack it"),
     ("p.jsonl.gz", b'{"a": 1}', "p.jsonl.gz' is no whole gzip file"),
     ("p.json", b"[1]", "p.json, row 1: wants an object, not a int"),
     ("p.json", b'[{"a": 1}', "p.json: not JSON: .*; correct it"),
@@ -281,7 +288,9 @@ def test_what_is_not_there_is_named(tmp_path: Path, name: str) -> None:
 
 def test_a_chat_in_a_csv_file_is_refused(tmp_path: Path) -> None:
     path = csv_file(tmp_path, [{"messages": json.dumps(CHATS[0]["messages"])}])
-    with pytest.raises(SpecError, match=r"row 1: messages holds text, and wants a list of message"):
+    with pytest.raises(
+        SpecError, match=r"row 1: messages: holds a chat as text; give a list of me"
+    ):
         open_prompts(DataConfig((DataSource(str(path)),)), model=no_tokenizer())
 
 

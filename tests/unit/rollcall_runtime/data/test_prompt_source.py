@@ -459,6 +459,26 @@ def test_a_role_that_no_template_knows_is_refused(tmp_path: Path, role: str) -> 
     assert prompt is not None
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['[{"role": "user", "content": "hi"}]', "[{'role': 'user', 'content': 'hi'}]"],
+    ids=["json", "python"],
+)
+@pytest.mark.parametrize("name", ["prompt", "messages"])
+def test_a_chat_as_text_is_refused(tmp_path: Path, text: str, name: str) -> None:
+    """The model would read brackets and names of keys."""
+    path = written(tmp_path / "p.jsonl", [{name: text}])
+    with pytest.raises(SpecError, match=rf"p.jsonl:1: {name}: holds a chat as text; give a list"):
+        opened(path, model=character_model())
+
+
+def test_content_in_parts_is_refused(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "hi"}]
+    path = written(tmp_path / "p.jsonl", [{"messages": [{"role": "user", "content": parts}]}])
+    with pytest.raises(SpecError, match=r"p.jsonl:1: messages: holds a message whose content is a"):
+        opened(path, model=character_model())
+
+
 def test_preferences_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = [{"prompt": "hi", "chosen": "good", "rejected": "bad"}]
     path = written(tmp_path / "p.jsonl", rows)

@@ -2,9 +2,10 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from tokenizers.models import BPE
 
 from rollcall_protocol.data_config import DataConfig, DataSource, TooLong
 from rollcall_runtime.data.model_input import ModelInput
@@ -57,6 +58,17 @@ def test_of_a_text_the_completion_is_learnt_and_that_it_ends(tmp_path: Path) -> 
     assert learnt(row) == "4<|im_end|>"
     assert row is not None
     assert (len(row.tokens), row.tokens[-1]) == (6, END)
+
+
+def test_a_word_that_shares_a_token_with_the_prompts_last_space_is_learnt(tmp_path: Path) -> None:
+    """As tokenizers of byte pairs join a space and the word behind it."""
+    model = character_model()
+    backend = cast("Any", model.tokenizer.library).backend_tokenizer
+    backend.model = BPE(vocab={**backend.get_vocab(), " 4": 200}, merges=[(" ", "4")])
+    row = opened(tmp_path, {"prompt": "2+2= ", "completion": "4"}, model=model).item(0)
+    assert row is not None
+    assert row.tokens[-2:] == [200, END]
+    assert row.learnt == [False] * 4 + [True, True]
 
 
 def test_a_text_that_ends_with_any_end_token_is_learnt_as_it_is(tmp_path: Path) -> None:

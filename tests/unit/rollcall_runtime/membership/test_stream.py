@@ -257,7 +257,7 @@ async def test_a_long_attempt_is_given_up_only_once_the_name_leads_elsewhere(
         member.task.cancel()
 
 
-async def test_a_silence_of_the_coordinator_counts_once_it_is_heard_again(
+async def test_a_silence_of_the_coordinator_counts_once_it_answers_again(
     unused_tcp_port: int,
 ) -> None:
     coordinator = Coordinator(unused_tcp_port, hangs=True)

@@ -59,6 +59,7 @@ def edit(directory: Path, **change: Any) -> None:
         ("hidden_size", "64", "is '64', not a positive number"),
         ("hidden_size", 64.0, "is 64.0, not a positive number"),
         ("intermediate_size", 10**9, "at most 1048576 can be built"),
+        ("intermediate_size", [96, 10**9], "intermediate_size is 1000000000; at most 1048576"),
         ("num_attention_heads", 0, "is 0, not a positive number"),
         ("num_key_value_heads", True, "is True, not a positive number"),
         ("head_dim", -1, "is -1, not a positive number"),

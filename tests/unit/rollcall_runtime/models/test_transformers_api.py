@@ -4,11 +4,13 @@ Their source is modeling_rope_utils.py and modeling_utils.py of transformers 4.5
 tests of this folder were run, too (docs/devices.md).
 """
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 
 from rollcall_runtime.models import transformers_api
@@ -57,6 +59,25 @@ def test_frequencies_are_computed_where_the_module_has_them(
     assert rotary.inv_freq.tolist() == rotary.original_inv_freq.tolist() == [10.0] * 3
     assert rotary.attention_scaling == 0.5
     assert "model.rotary.inv_freq" not in model.state_dict()
+
+
+def test_a_buffer_that_nothing_computes_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memory it was given holds anything: falcon_h1 would compute with that."""
+    monkeypatch.setattr(transformers_api, "_RELEASE", 5)
+    model: Any = Model(tie=True)
+    model._init_weights = lambda module: (
+        module.inv_freq.fill_(1.0) if isinstance(module, Rotary) else None
+    )
+    for buffer in (torch.empty(2), torch.empty(2, dtype=torch.long)):
+        model.register_buffer("scales", buffer, persistent=False)
+        with pytest.raises(ValueError, match=r"nothing computes its buffer .*scales"):
+            restore_buffers(model)
+
+
+@pytest.mark.skipif(transformers.__version__ < "5", reason="4.57 writes Infinity as it is")
+def test_an_infinite_number_is_read_as_transformers_writes_it() -> None:
+    written = {"time_step_limit": [0.0, {"__float__": "Infinity"}]}
+    assert config_values(written) == {"time_step_limit": [0.0, math.inf]}
 
 
 def test_tied_weights_are_those_of_the_class_if_the_configuration_ties() -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import aiohttp
 import pytest
@@ -48,6 +49,7 @@ async def listener(
 
     app = web.Application()
     app.router.add_get("/", answer)
+
     async def give(_: web.Request) -> web.Response:
         return web.Response(body=bytes(GIVEN_BYTES))
 
@@ -220,6 +222,10 @@ def certificate(tmp_path: Path) -> TlsContext:
     return ServerCertificate(show(tmp_path, "localhost")).context
 
 
+def transport_of(writer: asyncio.StreamWriter) -> asyncio.Transport:
+    return cast("asyncio.Transport", writer.transport)
+
+
 def _unverified() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -368,10 +374,10 @@ async def test_a_client_that_does_not_read_its_answer_is_dropped(
             "127.0.0.1", unused_tcp_port, ssl=_unverified() if tls else None
         )
         OPENED.append(writer)
-        writer.transport.pause_reading()
+        transport_of(writer).pause_reading()
         writer.write(b"GET /much HTTP/1.1\r\nHost: a\r\n\r\n")
         await eventually_equal(refused, ["slow_reader"])
-        writer.transport.resume_reading()
+        transport_of(writer).resume_reading()
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert len(await reader.read()) < GIVEN_BYTES
 
@@ -395,7 +401,7 @@ async def test_requests_that_are_sent_before_answers_are_read_take_bounded_memor
 ) -> None:
     async with listener(unused_tcp_port, ConnectionBounds(unread_seconds=0.5)) as refused:
         _, writer = await connect(unused_tcp_port)
-        writer.transport.pause_reading()
+        transport_of(writer).pause_reading()
         asked = b"GET /much HTTP/1.1\r\nHost: a\r\n\r\n" * 1000
         sent = 0
         with contextlib.suppress(ConnectionError, TimeoutError):

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from transformers import DynamicCache
 
+from rollcall_runtime.models.config_values import shown_error
 from rollcall_runtime.models.hugging_face import HuggingFaceSource
+from rollcall_runtime.models.transformers_api import CANNOT_BUILD
 from rollcall_runtime.rollout.engines.cached_model import CachedModel
 from rollcall_runtime.rollout.engines.in_process_engine import InProcessEngine
 from rollcall_runtime.rollout.inference_engine import FIELD
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from rollcall_runtime.models.model_source import ModelSource
+
+_ROUNDING = 1e-3  # of the largest logit; what padding changes otherwise is a matter of rounding
 
 
 class TransformersEngine(InProcessEngine):
@@ -38,6 +42,20 @@ class TransformersEngine(InProcessEngine):
         if "past_key_values" not in inspect.signature(self._model.forward).parameters:
             problem = f"{self.name} does not serve {self._source.architecture}: it has no cache of"
             raise SpecError(f"{FIELD}.name", f"{problem} keys and values; vllm may serve it")
+        self._check_decoding()
+
+    def _check_decoding(self) -> None:
+        """SpecError if this model cannot be decoded in a batch."""
+        problem = "of responses that are sampled together one would depend on the others"
+        try:
+            if hides_padding(self._cached(self._model)):
+                return
+        except torch.OutOfMemoryError:
+            raise
+        except CANNOT_BUILD as error:
+            problem = shown_error(error)
+        refused = f"{self.name} does not serve {self._source.architecture}: {problem}"
+        raise SpecError(f"{FIELD}.name", f"{refused}; vllm may serve it")
 
     @classmethod
     def _serves(cls, source: ModelSource) -> bool:
@@ -48,6 +66,23 @@ class TransformersEngine(InProcessEngine):
 
     def _device_type(self) -> str:
         return worker_device()
+
+
+@torch.inference_mode()
+def hides_padding(model: CachedModel) -> bool:
+    """Whether a row's logits stay as they are behind columns of padding, with the cache too.
+
+    Some architectures with layers that keep a state let it see them.
+    """
+    found = []
+    for padding in (0, 2):
+        model.restart()
+        tokens = torch.tensor([[0] * padding + [0, 1, 1]], device=model.device)
+        columns, pad = tokens.shape[1], torch.tensor([padding], device=model.device)
+        first = model.logits(tokens, first=0, padding=pad)
+        found += [first, model.logits(tokens[:, -1:], first=columns, padding=pad)]
+    before, behind = torch.cat(found[:2]), torch.cat(found[2:])
+    return bool((before - behind).abs().max() <= _ROUNDING * before.abs().max())
 
 
 class CachedTransformer(CachedModel):

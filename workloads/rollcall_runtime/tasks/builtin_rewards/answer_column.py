@@ -6,6 +6,8 @@ from typing import Any
 
 from rollcall_runtime.tasks.row_needs import RowNeeds
 
+_MOST_WHOLE = 2**53  # from here on a float does not hold each whole number
+
 
 def columns_of(path: str) -> tuple[str, ...]:
     """The columns that may hold what `value_at` finds: the name itself, or its first part."""
@@ -32,6 +34,7 @@ def value_at(row: Mapping[str, Any], path: str) -> Any:
 def answer_in(row: Mapping[str, Any], path: str) -> str:
     """The answer as text: that of a text, a number or a truth value.
 
+    A whole number has no point: tables hold 72 as 72.0 where other rows lack it.
     ValueError for anything else: an object or a list is equal to no response, whatever a model
     writes.
     """
@@ -41,7 +44,8 @@ def answer_in(row: Mapping[str, Any], path: str) -> str:
     ):
         problem = f"{path!r} holds {shown(value)}; the answer must be a text or a number"
         raise ValueError(problem + _advice(value, path))
-    return str(value)
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < _MOST_WHOLE
+    return str(int(value) if whole else value)
 
 
 def answer_needs(path: str, field: str) -> RowNeeds:

@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, ReadItem
 
+from rollcall_runtime.models.finite import finite
 from rollcall_runtime.train.checkpoint import files
 from rollcall_runtime.train.checkpoint.checked_pickles import MetadataReader, metadata_problem
-from rollcall_runtime.train.finite_weights import finite
 
 if TYPE_CHECKING:
     from pathlib import Path

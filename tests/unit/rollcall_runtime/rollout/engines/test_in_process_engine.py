@@ -328,11 +328,30 @@ def test_a_model_without_a_cache_of_keys_and_values_is_refused(tmp_path: Path) -
         TransformersEngine(model=path)
 
 
+def test_a_model_that_sees_padding_is_refused(tmp_path: Path) -> None:
+    """Its rows would be sampled otherwise than the trainer computes them (0.7 nats here)."""
+    path = str(write_model(tmp_path / "m", "recurrent_gemma", num_hidden_layers=3, head_dim=16))
+    with pytest.raises(SpecError, match=r"name: transformers does not serve recurrent_gemma: of "):
+        TransformersEngine(model=path)
+
+
+def test_a_model_that_cannot_be_decoded_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("sizes differ")
+
+    monkeypatch.setattr(transformers_engine.CachedTransformer, "logits", fail)
+    with pytest.raises(SpecError, match="does not serve qwen3: sizes differ; vllm may serve it"):
+        TransformersEngine(model=str(directory))
+
+
 def test_a_model_of_hugging_face_is_put_on_the_workers_device(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert TransformersEngine(model=str(directory)).device == "cpu"
     monkeypatch.setattr(transformers_engine, "worker_device", lambda: "meta")
+    monkeypatch.setattr(transformers_engine, "hides_padding", lambda _: True)
     assert TransformersEngine(model=str(directory)).device == "meta"
     assert TinyEngine(model="builtin:reverse-tiny").device == "cpu"
 

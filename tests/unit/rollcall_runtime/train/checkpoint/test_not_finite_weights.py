@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.distributed.checkpoint.state_dict_saver import save as write
 
+from rollcall_runtime.models.finite import finite
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
 from rollcall_runtime.train.checkpoint.files import checkpoint_path, list_checkpoints
 from rollcall_runtime.train.checkpoint.soundness import checkpoint_problem
 from rollcall_runtime.train.engines.fsdp2 import Fsdp2Engine
-from rollcall_runtime.train.finite_weights import finite
 from rollcall_runtime.train.process_group import TrainerProcessGroup
 from tests.unit.rollcall_runtime.train.checkpoint.test_checked_pickles import seal_again
 from tests.unit.rollcall_runtime.train.checkpoint.test_checkpointer import checkpoints, save, saved

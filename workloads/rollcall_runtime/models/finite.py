@@ -1,0 +1,18 @@
+"""Whether a tensor holds NaN or infinite numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+def finite(tensor: Tensor) -> Tensor:
+    """Whether all values are finite, as a tensor of one bool on the same device."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    if local.numel() == 0:
+        return torch.ones((), dtype=torch.bool)
+    # In one pass and without a temporary, unlike isfinite: NaN anywhere makes both NaN. torch has
+    # neither for floats of one byte.
+    ends = torch.aminmax(local.float() if local.element_size() == 1 else local)
+    return torch.stack(ends).isfinite().all()
