@@ -33,6 +33,7 @@ BOUNDED = {
     "phase": "JobPhase",
     "state": "MemberState, Wanted and Ready",
     "cause": "EpochCause, SessionCause or SuspicionCause",
+    "bound": "TimeBound",
     "kind": "RewardErrorKind",
     "outcome": "constants of the code",
     "reason": "constants of the code",

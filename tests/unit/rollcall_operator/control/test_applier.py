@@ -240,7 +240,7 @@ async def test_what_was_written_asks_for_another_plan_if_more_may_follow_from_it
 async def test_pods_are_asked_for_once_what_protects_them_is_there() -> None:
     calls = Calls()
     kinds = ("StatefulSet", "NetworkPolicy", "Deployment", "Service", "ConfigMap", "RolloutPool")
-    applies = tuple({"kind": kind, "metadata": {"namespace": "ns", "name": "a"}} for kind in kinds)
+    applies = tuple(map(child, kinds))
     await write(calls, JobPlan(applies=applies))
     assert set(calls.names[-2:]) == {"apply StatefulSet", "apply Deployment"}
     assert len(calls.names) == len(kinds)
