@@ -39,7 +39,7 @@ async def why_invalid(user: ClusterUser, job: str) -> str:
     ("labels", "says"),
     [
         ({"rollcall.dev/job": "reverse"}, "exists and is owned by ConfigMap another; delete it"),
-        ({}, "it exists, and others have set its fields"),
+        ({}, "Service reverse-trainer exists and is no child of this RLJob; delete it"),
     ],
     ids=["with the job's label", "without it"],
 )
