@@ -21,6 +21,26 @@ class SilentError(ConnectionError):
     """No bytes arrived for the bound."""
 
 
+async def watch_silence(
+    bound: SilenceBound, received_at: Callable[[], float], *, grace: float = 0.0
+) -> NoReturn:
+    """Raise SilentError once `received_at()` (time.monotonic) is longer ago than `bound` allows.
+
+    `grace`: seconds after each wait in which is read what arrived while this process stood still.
+    """
+    while True:
+        began = time.monotonic()
+        longest = bound.seconds(began)
+        left = min(received_at() + longest - began, bound.setting)
+        if left <= 0:
+            raise SilentError(f"nothing received for {round(longest, 1):g} s")
+        await asyncio.sleep(left)
+        woke = time.monotonic()
+        bound.late(woke - began - left, woke)
+        if grace:
+            await asyncio.sleep(grace)
+
+
 class LivenessMonitor:
     """Records when bytes arrive on `transport`; several streams may share a `bound`.
 
@@ -40,15 +60,7 @@ class LivenessMonitor:
         An event loop that was blocked reads its sockets before it runs its timers, so that bytes
         that arrived meanwhile count.
         """
-        while True:
-            began = time.monotonic()
-            bound = self._bound.seconds(began)
-            left = min(self.last_received_at + bound - began, self._bound.setting)
-            if left <= 0:
-                raise SilentError(f"nothing received for {round(bound, 1):g} s")
-            await asyncio.sleep(left)
-            woke = time.monotonic()
-            self._bound.late(woke - began - left, woke)
+        await watch_silence(self._bound, lambda: self.last_received_at)
 
     def abort(self) -> None:
         """Drop the connection; a close would wait until the peer reads what is queued."""

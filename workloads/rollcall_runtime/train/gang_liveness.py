@@ -14,6 +14,7 @@ import aiohttp
 from aiohttp import web
 
 from rollcall_protocol.membership.stretched_bounds import SilenceBound
+from rollcall_runtime.membership.liveness import watch_silence
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.auth import current_caller, impersonation
 from rollcall_runtime.worker.http_client import plain_session
@@ -55,8 +56,9 @@ class _Stream:
 
         Nothing for `bound` seconds counts as lost too.
         """
+        silence = watch_silence(self._bound, lambda: self._received_at, grace=GRACE_SECONDS)
         try:
-            await first_of(self._beat(leaving), self._listen(), self._watch())
+            await first_of(self._beat(leaving), self._listen(), silence)
         finally:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_SECONDS):
@@ -84,19 +86,6 @@ class _Stream:
             if frame.type is aiohttp.WSMsgType.TEXT and frame.data == _BYE:
                 return
         raise ConnectionResetError("connection lost")
-
-    async def _watch(self) -> None:
-        while True:
-            began = time.monotonic()
-            bound = self._bound.seconds(began)
-            left = min(self._received_at + bound - began, self._bound.setting)
-            if left <= 0:
-                raise ConnectionResetError(f"nothing received for {round(bound, 1):g} s")
-            await asyncio.sleep(left)
-            woke = time.monotonic()
-            self._bound.late(woke - began - left, woke)
-            # After a stall of this process, what has arrived meanwhile is read first.
-            await asyncio.sleep(GRACE_SECONDS)
 
 
 class Gang:
