@@ -6,6 +6,7 @@ import re
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.models.chat_template import ROLES, foreign_role
 from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from rollcall_runtime.data.model_input import Message, ModelInput
 
 MESSAGES = "messages"
-ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 PROMPT_COLUMNS = (MESSAGES, "prompt", "tokens")
 
 
@@ -75,15 +75,11 @@ def kind_of(value: Any, *, place: str, field: str) -> RowKind:
 
 
 def check_roles(messages: Sequence[Message], *, model: ModelInput, place: str, field: str) -> None:
-    """SpecError at `field` for a role that is none of ROLES, unless the chat template names it.
-
-    Many templates write any role as it is: a model would read turns that it was not trained on.
-    """
-    for message in messages:
-        role = message["role"]
-        if role not in ROLES and not _names(str(model.tokenizer.library.chat_template), role):
-            problem = f"{place}: the chat template knows no role {role!r:.60}"
-            raise SpecError(field, f"{problem}; write {', '.join(ROLES[:-1])} or {ROLES[-1]}")
+    """SpecError at `field` for a role that the chat template does not know."""
+    role = foreign_role(messages, str(model.tokenizer.library.chat_template))
+    if role is not None:
+        problem = f"{place}: the chat template knows no role {role!r:.60}"
+        raise SpecError(field, f"{problem}; write {', '.join(ROLES[:-1])} or {ROLES[-1]}")
 
 
 def check_template(messages: Sequence[Message], *, model: ModelInput, place: str) -> None:
@@ -100,10 +96,6 @@ def check_template(messages: Sequence[Message], *, model: ModelInput, place: str
     if said and len(texts) == 1:
         problem = f"the chat template writes the same whatever the user says, as in {place}"
         raise SpecError(FIELD, f"{problem}; correct chat_template.jinja beside the model")
-
-
-def _names(template: str, role: str) -> bool:
-    return f"'{role}'" in template or f'"{role}"' in template
 
 
 def size_of(value: Any, kind: RowKind) -> int:

@@ -19,6 +19,8 @@ from rollcall_runtime.worker.bounded_worker import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+
 SECONDS = 5.0  # of processor time for one chat
 MEMORY = 1 << 30  # bytes of the process
 MOST_BYTES = 64 << 20  # of a rendered chat, as JSON
@@ -59,6 +61,15 @@ def rendered(
     if "refused" in answer:
         raise ValueError(answer["refused"])
     return answer["text"], [(begin, end) for begin, end in answer["spans"]]
+
+
+def foreign_role(messages: Sequence[Mapping[str, Any]], template: str) -> str | None:
+    """The first role that is none of ROLES and that the template does not name.
+
+    Many templates write any role as it is: a model would read turns that it was not trained on.
+    """
+    found = (message["role"] for message in messages if message["role"] not in ROLES)
+    return next((r for r in found if f"'{r}'" not in template and f'"{r}"' not in template), None)
 
 
 def _rendered(*asked: Any) -> dict[str, Any]:

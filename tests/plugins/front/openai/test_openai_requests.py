@@ -172,6 +172,8 @@ def test_the_likeliest_tokens_are_counted() -> None:
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "a"}}}, "tool_choice"),
         ({"parallel_tool_calls": False}, "parallel_tool_calls"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"function_call": "auto"}, "function_call"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
         ({"modalities": ["audio"]}, "modalities"),
         ({"prediction": {"type": "content"}}, "prediction"),

@@ -80,6 +80,13 @@ def test_a_template_without_bounds_refuses_the_request() -> None:
         PromptReader(SOURCE, known).chat_text([{"role": "user", "content": "hi"}], ())
 
 
+def test_a_role_that_the_chat_template_does_not_know_is_refused() -> None:
+    reader = PromptReader(SOURCE, tokenizer())
+    with pytest.raises(BadRequestError, match="the chat template knows no role 'human'") as caught:
+        reader.chat_text([{"role": "human", "content": "hi"}], ())
+    assert caught.value.field == "messages"
+
+
 async def test_a_stream_says_the_same_as_a_whole_answer() -> None:
     messages = [{"role": "user", "content": "hi"}]
     options = {"messages": messages, "max_tokens": 9, "stream_options": {"include_usage": True}}

@@ -1,6 +1,7 @@
 """Text while tokens come: whole characters, and stop strings left out."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
@@ -8,6 +9,8 @@ from transformers import PreTrainedTokenizerFast
 
 from rollcall_plugins.front.openai.text_stream import TextStream
 from rollcall_runtime.models.tokenizer import ModelTokenizer
+from rollcall_runtime.tasks.reward_text import ResponseText, open_decoder
+from rollcall_runtime.train.samples.token_text import TokenText
 from tests.process.engines.tiny_models import tiny_tokenizer
 
 
@@ -56,6 +59,45 @@ def test_bytes_that_are_no_character_end_no_stream() -> None:
     text = "".join(stream.add([token]) for token in (letter, part, 257, 258))
     assert text.startswith("R")
     assert text.endswith(" ab")
+
+
+LLAMA = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse()]
+DECODERS: dict[str, Any] = {
+    "llama": decoders.Sequence([*LLAMA, decoders.Strip(" ", 1, 0)]),  # the first space is dropped
+    "gemma": decoders.Sequence(LLAMA),
+    "t5": decoders.Metaspace(),
+}
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize(
+    "said",
+    [
+        ("\u2581a", "\u2581a"),
+        ("<think>", "\u2581a", "b"),
+        ("\u2581a", "</s>", "\u2581a"),
+        ("b", "<0xE6>", "<0x97>", "<0xA5>", "\u2581a"),
+        ("<0xA0>", "\u2581a", "b"),
+    ],
+)
+def test_reward_samples_and_answers_have_one_text(
+    tmp_path: Path, kind: str, said: tuple[str, ...]
+) -> None:
+    """That of the response's tokens alone, as TRL and verl decode them for rewards."""
+    tokenizer = bytes_and_words()
+    library: Any = tokenizer.library
+    library.add_special_tokens({"additional_special_tokens": ["</s>", "<think>"]})
+    library.backend_tokenizer.decoder = DECODERS[kind]
+    library.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    tokens = library.convert_tokens_to_ids(list(said))
+    whole = library.decode(tokens, skip_special_tokens=True)
+    stream = TextStream(tokenizer)
+    assert "".join(stream.add([token]) for token in tokens) + stream.rest() == whole
+    decode = open_decoder(tmp_path, field="spec.reward.function")
+    assert ResponseText().read(decode, tokens) == tokenizer.decode(tokens) == whole
+    shown = library.decode(tokens, skip_special_tokens=False)
+    assert "".join(TokenText(tmp_path).pieces(tokens)) == tokenizer.decode(tokens, special=True)
+    assert ResponseText(keep_special=True).read(decode, tokens) == shown
 
 
 def test_special_tokens_are_no_text() -> None:

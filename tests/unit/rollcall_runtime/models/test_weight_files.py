@@ -1,6 +1,7 @@
 """Files of weights are checked by their headers; each problem names the file and what to do."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,19 @@ def test_rows_are_read_alone(sharded: Path) -> None:
     assert torch.equal(files.read("model.embed_tokens.weight", (3, 7)), whole[3:7])
     norm = files.read("model.norm.weight")
     assert torch.equal(files.read("model.norm.weight", (5, 64)), norm[5:])
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_weight_that_is_not_finite_is_named_where_it_is_read(
+    tmp_path: Path, value: float
+) -> None:
+    file = tmp_path / SINGLE_FILE
+    save_file({"sound": torch.ones(2), "spoilt": torch.tensor([1.0, 2.0, value])}, file)
+    files = open_weight_files(tmp_path)
+    assert files.read("sound").tolist() == [1.0, 1.0]
+    assert files.read("spoilt", (0, 2)).tolist() == [1.0, 2.0]
+    with pytest.raises(SpecError, match=rf"^spec.model.path: {file}: spoilt holds NaN or infinite"):
+        files.read("spoilt", (1, 3))
 
 
 def test_a_missing_file_is_named(sharded: Path) -> None:

@@ -12,6 +12,7 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 from rollcall_protocol.job_config import RewardPart, RewardScoringConfig
 from rollcall_runtime.tasks.builtin_rewards import patterns
+from rollcall_runtime.tasks.builtin_rewards.answer_column import answer_in
 from rollcall_runtime.tasks.reward_function import (
     RewardFunction,
     UnusableRewardError,
@@ -82,6 +83,14 @@ def test_an_answer_that_no_response_can_equal_is_an_error(
     problem = re.escape(f"'answer' holds {shown}; the answer must be a text or a number")
     with pytest.raises(UnusableRewardError, match=problem):
         score((1,), tokens("four"), {"answer": value})
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"), [(4.0, "4"), (4, "4"), (-4.0, "-4"), (0.5, "0.5"), (1e300, "1e+300")]
+)
+def test_a_whole_number_of_a_table_is_written_without_a_point(answer: float, text: str) -> None:
+    """A table holds 4 as 4.0 in a column that other rows lack."""
+    assert answer_in({"answer": answer}, "answer") == text
 
 
 def test_a_column_may_be_a_path_into_objects(directory: Path) -> None:

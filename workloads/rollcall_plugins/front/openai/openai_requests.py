@@ -35,6 +35,8 @@ _NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "continue_final_message": (False,),
     "echo": (False,),
     "frequency_penalty": (0,),
+    "function_call": ("none",),
+    "functions": ([],),
     "ignore_eos": (False,),
     "include_stop_str_in_output": (False,),
     "length_penalty": (1,),

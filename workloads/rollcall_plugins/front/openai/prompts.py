@@ -9,6 +9,7 @@ from rollcall_plugins.front.openai.tool_calls import ToolCallText, ToolParser
 from rollcall_protocol.front_config import TOOL_PARSERS
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.partial_responses import Response
+from rollcall_runtime.models.chat_template import foreign_role
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -65,6 +66,9 @@ class PromptReader:
     ) -> str:
         """As `ModelTokenizer.chat_text`. BadRequestError."""
         assert self.tokenizer is not None  # noqa: S101 - `prompts` has looked
+        role = foreign_role(messages, str(self.tokenizer.library.chat_template))
+        if role is not None:
+            raise BadRequestError(f"the chat template knows no role {role[:60]!r}", "messages")
         try:
             return self.tokenizer.chat_text(messages, tools=tools, answer_follows=answer_follows)
         except SpecError as error:
