@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from hack.attacks.target import AttackedJob, Attacker
 
 CLOSE_SECONDS = 10.0
+LABELS = 50
 
 
 async def refused_where_not_allowed(
@@ -127,6 +128,24 @@ async def unknown_methods_and_paths(job: AttackedJob) -> None:
             for path in paths:
                 status = await request(endpoint, method, path)
                 expect(status == 0 or 400 <= status < 500, f"{method} {path}: {status}")
+
+
+@attack("unauthenticated", seconds=120.0)
+async def labels_without_end(job: AttackedJob) -> None:
+    """Paths, methods, user agents, tokens and names of pods that never come again: the workers'
+    metrics get no series for each.
+    """
+    before = {pod.name: len(await job.metrics(pod)) for pod in job.workers}
+    for number in range(LABELS):
+        name = f"x{number}-{job.random.randrange(10**9)}"
+        headers = {"User-Agent": name, "X-Forwarded-For": name}
+        for endpoint in job.http_endpoints:
+            await request(endpoint, f"X{number}", f"/v1/{name}", token=name, headers=headers)
+        async with job.member_stream(replace(job.registered(), pod=name), boot=name) as socket:
+            expect(await until_closed(socket, seconds=CLOSE_SECONDS), "the stream stays open")
+    for pod in job.workers:
+        more = len(await job.metrics(pod)) - before[pod.name]
+        expect(more < LABELS, f"{pod.name} has {more} more series than before")
 
 
 @attack("member", "no_ticket")

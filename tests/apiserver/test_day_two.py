@@ -1,12 +1,19 @@
 """What operating a job by hand meets: quotas, restarts, orphans, a restore from a backup."""
 
 import copy
+from typing import Any
 
 import pytest
 
 from rollcall_operator.api import labels
 from rollcall_operator.kube.client import Object
-from rollcall_operator.kube.resources import PODS, RL_JOBS, ROLLOUT_POOLS
+from rollcall_operator.kube.resources import (
+    CONFIG_MAPS,
+    PODS,
+    RL_JOBS,
+    ROLLOUT_POOLS,
+    STATEFUL_SETS,
+)
 from tests.apiserver.cluster_user import (
     ACCOUNT,
     COLLECTION,
@@ -153,6 +160,57 @@ async def test_orphaned_children_are_adopted_when_an_annotation_says_so(user: Cl
         return kept and pod["metadata"]["uid"] != former and made_for == uid
 
     await eventually(adopted, "the children of the second job")
+
+
+@pytest.mark.usefixtures("direct_operator")
+async def test_objects_of_others_that_have_the_names_of_children_stay_as_they_are(
+    user: ClusterUser,
+) -> None:
+    """Server-side apply would merge with what has no other value where the operator sets one."""
+    selected = {"rollcall.dev/job": "reverse", "rollcall.dev/role": "trainer"}
+    pods = {"containers": [{"name": "theirs", "image": "theirs"}]}
+    others: list[dict[str, Any]] = [
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "reverse-rollcall-trust"},
+            "data": {"theirs": "1"},
+        },
+        {
+            "apiVersion": "apps/v1",
+            "kind": "StatefulSet",
+            "metadata": {"name": "reverse-trainer"},
+            "spec": {
+                "serviceName": "reverse-trainer",
+                "podManagementPolicy": "Parallel",
+                "replicas": 1,
+                "updateStrategy": {"type": "OnDelete"},
+                "revisionHistoryLimit": 2,
+                "selector": {"matchLabels": selected},
+                "template": {"metadata": {"labels": selected}, "spec": pods},
+            },
+        },
+    ]
+    await allow_deletion_to_the_operator(user)
+    for body in others:
+        user.kubectl("create", "-f", "-", body=body)
+    kinds = {"ConfigMap": CONFIG_MAPS, "StatefulSet": STATEFUL_SETS}
+    named = [(kinds[body["kind"]], body["metadata"]["name"]) for body in others]
+    before = [await user.get(*each) for each in named]
+    await user.apply(example(replicas=1))
+
+    async def refused() -> bool:
+        found = await user.condition(RL_JOBS, "reverse", "Validated")
+        return found is not None and "exists and is no child of this RLJob" in found["message"]
+
+    await eventually(refused, "the objects are named")
+    for (kind, name), body in zip(named, before, strict=True):
+        now = await user.get(kind, name)
+        for found in (now, body):  # a controller may have written its status
+            found.pop("status", None)
+            for field in ("resourceVersion", "managedFields"):
+                found["metadata"].pop(field)
+        assert now == body
 
 
 async def allow_deletion_to_the_operator(user: ClusterUser) -> None:

@@ -16,6 +16,8 @@ from typing import Any
 from pythonjsonlogger.core import RESERVED_ATTRS
 from pythonjsonlogger.json import JsonFormatter
 
+from rollcall_protocol.wire.printable_text import one_line, printable_lines
+
 _FIELDS: contextvars.ContextVar[dict[str, Any] | None] = contextvars.ContextVar(
     "rollcall_log_fields", default=None
 )
@@ -70,7 +72,9 @@ def _as_text(value: Any) -> str:
 
 
 class TextFormatter(logging.Formatter):
-    """The same for a person at a terminal."""
+    """The same for a person at a terminal, whom no text of others deceives: one line a record, and
+    the traceback behind it, without what a terminal obeys.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Time, level, message, then fields as key=value."""
@@ -78,8 +82,10 @@ class TextFormatter(logging.Formatter):
         own = {k: v for k, v in vars(record).items() if k not in _LEFT_OUT}
         fields = " ".join(f"{key}={value}" for key, value in own.items())
         line = f"{time} {record.levelname[0]} {record.getMessage()}"
-        line = f"{line}  [{fields}]" if fields else line
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        line = one_line(f"{line}  [{fields}]" if fields else line)
+        if not record.exc_info:
+            return line
+        return f"{line}\n{printable_lines(self.formatException(record.exc_info))}"
 
 
 def configure(*, level: str, style: str) -> None:

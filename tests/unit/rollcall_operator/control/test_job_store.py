@@ -164,3 +164,14 @@ def test_contents_change_with_all_but_status_and_version() -> None:
     )
     assert contents(spec={"n": 2}) != same
     assert contents(spec={"n": 1}, metadata={"labels": {labels.JOB: "a", "x": "y"}}) != same
+
+
+@pytest.mark.parametrize("resource", [ROLLOUT_POOLS, PODS, STATEFUL_SETS])
+def test_what_names_a_job_of_another_namespace_is_of_none_there(resource: Resource) -> None:
+    found = pool("p", "a") if resource == ROLLOUT_POOLS else thing("p")
+    found["metadata"]["namespace"] = "elsewhere"
+    found["spec"] = {"containers": []} | found.get("spec", {})
+    store = JobStore()
+    store.change(None, keep(resource, found))
+    of_job = store.objects(KEY)
+    assert (of_job.pools, of_job.pods, of_job.children) == ((), (), ())

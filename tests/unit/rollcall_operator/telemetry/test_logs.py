@@ -83,3 +83,25 @@ def test_text_for_a_terminal() -> None:
     with log_fields(job="reverse"):
         ContextFields().filter(record)
     assert TextFormatter().format(record).endswith("I Applied x  [job=reverse]")
+
+
+HOSTILE = "a\nI Applied all\r\u2028\u202e\x1b[2J\x9b\ud800"
+
+
+def test_no_text_of_others_makes_a_line_of_its_own(
+    log: logging.Logger, stream: io.StringIO
+) -> None:
+    log.warning("refused %s", HOSTILE, extra={"pod": HOSTILE})
+    assert stream.getvalue().isascii()
+    (line,) = lines(stream)
+    assert (line["message"], line["pod"]) == (f"refused {HOSTILE}", HOSTILE)
+
+
+def test_no_text_of_others_steers_a_terminal() -> None:
+    record = logging.makeLogRecord({"msg": "%s", "args": (HOSTILE,), "levelname": "INFO"})
+    record.pod = HOSTILE
+    line = TextFormatter().format(record)
+    assert line.isprintable()
+    record.exc_info = (ValueError, ValueError(HOSTILE), None)
+    _, *traceback = TextFormatter().format(record).split("\n")
+    assert all(map(str.isprintable, traceback))

@@ -90,6 +90,10 @@ async def connect(port: int, source: str = "127.0.0.1") -> Stream:
     return reader, writer
 
 
+def reading(writer: asyncio.StreamWriter) -> asyncio.Transport:
+    return cast("asyncio.Transport", writer.transport)
+
+
 async def ended(reader: asyncio.StreamReader) -> bool:
     """Whether the other end closes or resets the connection, without an answer."""
     try:

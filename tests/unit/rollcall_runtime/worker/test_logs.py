@@ -47,6 +47,15 @@ def test_what_json_cannot_hold_is_written_as_text() -> None:
     assert json.loads(line)["where"] == "{1, 2}"
 
 
+def test_no_text_of_others_makes_a_line_of_its_own() -> None:
+    hostile = 'a\n{"level": "error"}\r\u2028\u202e\x1b[2J\x9b\ud800'
+    line = JobLogFormatter({"job": hostile}).format(record(member=hostile))
+    assert line.isascii()
+    assert "\n" not in line
+    found = json.loads(line)
+    assert (found["member"], found["job"]) == (hostile, hostile)
+
+
 def test_a_native_crash_leaves_the_stacks_in_the_log() -> None:
     code = """
 import os, signal

@@ -90,7 +90,7 @@ def prune_checkpoints(root: Path, *, keep: int, newest: Path) -> None:
     kept = {newest, *[path for path in older if _looks_whole(path)][: keep - 1]}
     for path in list_checkpoints(root):
         if path not in kept:
-            shutil.rmtree(path)
+            _remove(path)
 
 
 def scratch_path(path: Path) -> Path:
@@ -107,7 +107,7 @@ def begin_checkpoint(path: Path) -> None:
 def discard_scratch(root: Path) -> None:
     """Remove what broken tries left under `root`."""
     for left in root.glob(f".{_PREFIX}*"):
-        shutil.rmtree(left)
+        _remove(left)
 
 
 def digest_files(path: Path, names: Iterable[str], *, rank: int) -> None:
@@ -141,7 +141,7 @@ def commit_checkpoint(path: Path, *, state: Mapping[str, Any]) -> None:
     scratch.rename(path)
     _sync_folder(path.parent)
     if old.exists():
-        shutil.rmtree(old)
+        _remove(old)
 
 
 def mend_checkpoints(root: Path) -> None:
@@ -156,6 +156,14 @@ def mend_checkpoints(root: Path) -> None:
 def read_state(path: Path) -> dict[str, Any]:
     """The `state` of a committed checkpoint; TornError if it is not one."""
     return _Seal.read(path).state
+
+
+def _remove(path: Path) -> None:
+    """A folder with all that is in it; of a link or a file in a folder's place itself alone."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+    else:
+        shutil.rmtree(path)
 
 
 def _old_path(path: Path) -> Path:

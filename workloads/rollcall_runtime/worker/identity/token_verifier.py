@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -121,7 +122,11 @@ class TokenVerifier:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise TokenRefusedError(_reason(error), str(error)) from error
+            reason, problem = _reason(error), str(error)
+            if reason in _BY_CLOCK:
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                problem = f"{problem}; the clock here says {now}: set it, if that is wrong"
+            raise TokenRefusedError(reason, problem) from error
         return claims
 
     def _identity(self, claims: Mapping[str, Any], trust: Trust) -> Identity:
@@ -152,6 +157,9 @@ _REASONS = (
     (jwt.InvalidIssuerError, TokenRefusal.WRONG_ISSUER),
     (jwt.InvalidAudienceError, TokenRefusal.WRONG_AUDIENCE),
 )
+
+
+_BY_CLOCK = {TokenRefusal.EXPIRED, TokenRefusal.NOT_YET_VALID}
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

@@ -209,3 +209,25 @@ def test_a_torn_one_is_not_kept_for_a_whole_one(tmp_path: Path) -> None:
     flip(ahead / "weights")
     prune_checkpoints(tmp_path, keep=2, newest=newest)
     assert sorted(tmp_path.iterdir()) == [whole, newest]
+
+
+def test_links_and_files_in_the_place_of_folders_are_passed_over_and_removed_alone(
+    tmp_path: Path,
+) -> None:
+    root, others = tmp_path / "root", tmp_path / "others"
+    others.mkdir()
+    (others / "kept").write_text("of another job", encoding="utf-8")
+    root.mkdir()
+    (root / "step-00000001").symlink_to(others)
+    (root / "step-00000008").symlink_to("step-00000008")
+    (root / "step-00000009").write_text("a file", encoding="utf-8")
+    scratch_path(checkpoint_path(root, 2)).symlink_to(others)
+    scratch_path(checkpoint_path(root, 3)).write_text("a file", encoding="utf-8")
+    for path in list_checkpoints(root):
+        with pytest.raises(TornError, match=r"state\.json cannot be read"):
+            check_checkpoint(path)
+    mend_checkpoints(root)
+    newest = save(root, 4)
+    prune_checkpoints(root, keep=2, newest=newest)
+    assert [path.name for path in sorted(root.iterdir())] == ["step-00000004"]
+    assert [path.name for path in others.iterdir()] == ["kept"]

@@ -148,6 +148,24 @@ def test_clocks_of_nodes_may_differ_by_seconds(verifier: TokenVerifier) -> None:
     assert verifier.verify(ISSUER.pod_token(**POD, seconds=-3)) == BEARER
 
 
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ({"seconds": -3600}, TokenRefusal.EXPIRED),
+        ({"nbf": int(time.time()) + 3600}, TokenRefusal.NOT_YET_VALID),
+    ],
+    ids=["an hour ahead", "an hour behind"],
+)
+def test_a_clock_that_is_wrong_by_an_hour_is_named(
+    verifier: TokenVerifier, times: dict[str, Any], reason: TokenRefusal
+) -> None:
+    with pytest.raises(
+        TokenRefusedError, match=r"; the clock here says 20\d\d-.* set it, if"
+    ) as found:
+        verifier.verify(ISSUER.pod_token(**POD, **times))
+    assert found.value.reason is reason
+
+
 def test_rotated_keys_are_followed(path: Path) -> None:
     clock = Clock()
     trust = TrustFile(path, clock=clock)
