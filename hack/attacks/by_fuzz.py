@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import aiohttp
 
@@ -15,6 +13,7 @@ from hack.attacks.attack import attack, expect
 from hack.attacks.by_connection import answers
 from hack.attacks.by_name_server import register
 from hack.attacks.clients import request, send_raw
+from hack.attacks.random_changes import Fuzz
 from hack.attacks.rendezvous_client import TAKE_A_SEAT, frame
 from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.ids import Lineage, MemberId, SessionId, Version
@@ -45,75 +44,6 @@ if TYPE_CHECKING:
 # Beside the run's own seed: those that found something once.
 KEPT_SEEDS = (1, 7, 20261123)
 ROUNDS = 60  # for each seed
-ODD: tuple[Any, ...] = (
-    None,
-    True,
-    [],
-    {},
-    "",
-    "a" * 10**5,
-    "\x00\ud800",
-    -1,
-    0,
-    2**31,
-    2**63 - 1,
-    2**63,
-    10**400,
-    -0.0,
-    1e308,
-    float("nan"),
-    float("inf"),
-    [[[[]]]],
-    {"type": "Hello"},
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Fuzz:
-    """Changes by one seed."""
-
-    random: random.Random
-
-    def of_message(self, text: str) -> str:
-        """A message with one of its values, at any depth, exchanged, left out or repeated."""
-        body = json.loads(text)
-        places = list(_places(body))
-        holder, key = self.random.choice(places)
-        action = self.random.randrange(4)
-        if action == 0:
-            del holder[key]
-        elif action == 1 and isinstance(holder, dict):
-            holder[f"{key}x"] = holder[key]
-        elif action == 2 and isinstance(holder[key], list):
-            holder[key] = holder[key] * self.random.choice((2, 1000))
-        else:
-            holder[key] = self.random.choice(ODD)
-        return json.dumps(body)
-
-    def of_bytes(self, data: bytes) -> bytes:
-        """Bytes with some flipped, cut out, repeated or put in."""
-        changed = bytearray(data)
-        for _ in range(self.random.choice((1, 1, 2, 8))):
-            at = self.random.randrange(len(changed) + 1)
-            action = self.random.randrange(4)
-            if action == 0 and at < len(changed):
-                changed[at] ^= 1 << self.random.randrange(8)
-            elif action == 1:
-                del changed[at : at + self.random.randrange(1, 20)]
-            elif action == 2:
-                changed[at:at] = changed[at : at + 40] * self.random.randrange(1, 5)
-            else:
-                changed[at:at] = self.random.randbytes(self.random.randrange(1, 20))
-        return bytes(changed)
-
-
-def _places(body: Any) -> Any:
-    """Every key and index in a JSON value, with what holds it."""
-    keys = body.keys() if isinstance(body, dict) else range(len(body))
-    for key in keys:
-        yield body, key
-        if isinstance(body[key], (dict, list)):
-            yield from _places(body[key])
 
 
 def fuzzes(job: AttackedJob) -> list[Fuzz]:

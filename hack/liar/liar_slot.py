@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import aiohttp
 
 from hack.liar import lying_worker
-from hack.liar.lying_worker import LieKind
+from hack.liar.lying_worker import OF_DONORS, LieKind
 from hack.liar.verdict import LiarLife
 from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.roster import EpochCause
@@ -133,6 +133,6 @@ class LiarSlot:
                 asking.cancel()
 
     async def _ask_often(self, kind: LieKind) -> None:
-        while kind is LieKind.WRONG_WEIGHTS:
+        while kind in OF_DONORS:
             await asyncio.sleep(ASK_SECONDS)
             self._ask()

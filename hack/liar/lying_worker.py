@@ -7,6 +7,8 @@ completion.
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import json
 import os
 import random
@@ -31,21 +33,26 @@ LIE, SEED, RECORD = "LIAR_LIE", "LIAR_SEED", "LIAR_RECORD"
 HONEST_SECONDS = (2.0, 6.0)  # after its first completion
 SOFT_SECONDS = 5.0  # of a lie that excludes no rollout, before bad completions follow
 FLOOD = 200  # messages at once
+HOSTILE_WAYS = ("redirects", "stalls", "truncates", "compresses")
+ELSEWHERE = "http://127.0.0.1:9/"
 
 
 class LieKind(StrEnum):
-    """What it does. REPLAYS and WRONG_WEIGHTS go on to BAD_COMPLETIONS after SOFT_SECONDS."""
+    """What it does. The kinds of SOFT go on to BAD_COMPLETIONS after SOFT_SECONDS."""
 
     BAD_COMPLETIONS = "bad-completions"
     BAD_REPORTS = "bad-reports"
     WRONG_WEIGHTS = "wrong-weights"
+    HOSTILE_ANSWERS = "hostile-answers"
     REPLAYS = "replays"
     SILENCE = "silence"
     FLOODS = "floods"
 
 
-SOFT = frozenset({LieKind.REPLAYS, LieKind.WRONG_WEIGHTS})
-"""A completion sent again is dropped, and a donor's weights are refused, without an exclusion."""
+OF_DONORS = frozenset({LieKind.WRONG_WEIGHTS, LieKind.HOSTILE_ANSWERS})
+"""Lies to newcomers that fetch weights."""
+SOFT = OF_DONORS | {LieKind.REPLAYS}
+"""A completion sent again is dropped, and a donor's answer is refused, without an exclusion."""
 
 
 class Liar:
@@ -171,9 +178,48 @@ def _weights(liar: Liar) -> None:
     setattr(catch_up, "_read", read_and_change)  # noqa: B010 - the program's own function
 
 
+def _answers(liar: Liar) -> None:
+    """Answer whoever asks its own endpoint by a redirect, never, in part, or compressed."""
+    from aiohttp import web  # noqa: PLC0415
+
+    from rollcall_runtime.rollout.agent_server import AgentServer  # noqa: PLC0415
+
+    make = AgentServer.__init__
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Any) -> web.StreamResponse:
+        if not liar.lies or liar.now() is not LieKind.HOSTILE_ANSWERS:
+            found: web.StreamResponse = await handler(request)
+            return found
+        how = liar.random.choice(HOSTILE_WAYS)
+        liar.lied(LieKind.HOSTILE_ANSWERS, how)
+        if how == "redirects":
+            raise web.HTTPTemporaryRedirect(ELSEWHERE)
+        response = web.StreamResponse()
+        if how == "compresses":
+            response.headers["Content-Encoding"] = "gzip"
+        else:
+            response.content_length = 1 << 20
+        await response.prepare(request)
+        await response.write(gzip.compress(b"\n" * (1 << 24)))
+        if how == "stalls":
+            await asyncio.Event().wait()
+        if how == "truncates" and request.transport is not None:
+            request.transport.abort()
+        return response
+
+    def make_hostile(server: AgentServer, *arguments: Any, **options: Any) -> None:
+        make(server, *arguments, **options)
+        server._runner.app.middlewares.append(answer)
+
+    setattr(AgentServer, "__init__", make_hostile)  # noqa: B010 - the program's own method
+
+
 if LIE in os.environ:
     _liar = Liar(LieKind(os.environ[LIE]), int(os.environ[SEED]), os.environ[RECORD])
     _completions(_liar)
     _leases(_liar)
     if _liar.kind is LieKind.WRONG_WEIGHTS:
         _weights(_liar)
+    if _liar.kind is LieKind.HOSTILE_ANSWERS:
+        _answers(_liar)

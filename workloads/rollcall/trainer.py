@@ -31,6 +31,7 @@ from rollcall_protocol.wire.external_trainer import (
     WeightsWithdrawn,
     WithdrawWeights,
 )
+from rollcall_protocol.wire.ids import check_counts
 from rollcall_protocol.wire.json_codec import decode, encode
 from rollcall_protocol.wire.library_link import Done
 from rollcall_protocol.wire.roster import EpochCause
@@ -163,7 +164,8 @@ class Trainer:
 
         `tensors`: all weights of the model that the rollouts serve, by the names of its files; on
         any device, with any strides, the same ones each time. Pairs are taken one by one. `step` is
-        the caller's own count, for people to read: it may repeat or go back.
+        the caller's own count, for people to read: it may repeat or go back, and is not
+        below 0 (ValueError).
 
         While there are fewer than `minRollouts`, this waits, however long that takes. A rollout
         that fails meanwhile is left out. If this raises, rollouts serve what they served before.
@@ -293,6 +295,7 @@ class Trainer:
 
         A later call is for a later step. An error is an exception, or what `sys.exit` was given.
         """
+        check_counts(step=step)
         if self._last_step is None:
             self._ending = ProgramEnd()
             atexit.register(self._exit)

@@ -1,12 +1,13 @@
-"""Coordinators for all jobs in one process: they take rosters and report a step each second.
+"""Coordinators for many jobs in one process: they take rosters and report a step each second.
 
     python -m hack.bench.operator_load.fake_coordinators KUBECONFIG NAMESPACE [--no-steps]
-        [--hostile JOB ...]
+        [--only JOB ... | --but JOB ...] [--hostile]
 
-Trainer pods have addresses of this machine, which all end here. Which pod is meant is read from the
-address, and the certificate of its job from its Secret, by the name that the client asks for. A
-stopped process (SIGSTOP) is coordinators that do not answer. Those of hostile jobs answer the
-operator's stream in one of the ways of hack.attacks.hostile_service each.
+Trainer pods have addresses of this machine, at which it listens. Which pod is meant is read from
+the address, and the certificate of its job from its Secret, by the name that the client asks for. A
+stopped process (SIGSTOP) is coordinators that do not answer. Hostile ones answer the operator's
+stream in the ways of hack.attacks.hostile_service, another one each time that it asks, and leave
+the processor to others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import argparse
 import asyncio
 import base64
 import contextlib
-import itertools
+import os
 import ssl
 import tempfile
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from hack.attacks.hostile_service import BODIES, COMPRESSED
+from hack.attacks.hostile_service import ANSWERS, BODIES, COMPRESSED, REDIRECT
 from rollcall_operator.api import labels
 from rollcall_operator.kube.resources import PODS, SECRETS
 from rollcall_operator.kube.watch import Watch
@@ -35,20 +36,21 @@ from tests.apiserver.cluster_user import open_user
 from tests.unit.rollcall_operator.plan.coordinator_snapshots import snapshot_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterable
 
     from rollcall_operator.kube.client import KubeClient, Object
     from rollcall_protocol.wire.roster import Roster
 
 STEP_SECONDS = 1.0
+LEAST_PRIORITY = 19
 
 
 class FakeCoordinator:
     """Reports as the coordinator of one trainer pod; no worker of the job runs."""
 
-    def __init__(self, pod_uid: str, how: str = "") -> None:
-        """`how`: in which way it is hostile."""
-        self.pod_uid, self.how = pod_uid, how
+    def __init__(self, pod_uid: str, way: int) -> None:
+        """`way`: the first one in which it is hostile, if it is."""
+        self.pod_uid, self.way = pod_uid, way
         self.roster: Roster | None = None
         self.step = 0
         self.stream = StateStream(self.snapshot)
@@ -76,24 +78,27 @@ def _refuse(why: str) -> None:
 
 
 class FakeCoordinators:
-    """By the address of their pods; `contexts` by the name in the certificate."""
+    """By the address of their pods; `contexts` by the name in the certificate.
 
-    def __init__(self, folder: Path, hostile: Sequence[str]) -> None:
-        self._folder = folder
-        ways = itertools.cycle(BODIES)
-        self._ways = {labels.coordinator_pod(job): next(ways) for job in hostile}
+    They play the pods whose name `plays` chooses. `addresses` are those to listen at from now on.
+    """
+
+    def __init__(self, folder: Path, plays: Callable[[str], bool], *, hostile: bool) -> None:
+        self._folder, self._plays, self._hostile = folder, plays, hostile
+        self.addresses: asyncio.Queue[str] = asyncio.Queue()
         self.by_address: dict[str, FakeCoordinator] = {}
         self.contexts: dict[str, ssl.SSLContext] = {}
 
     def pod(self, _: Object | None, now: Object | None) -> None:
         """A trainer pod has changed."""
         address = ((now or {}).get("status") or {}).get("podIP")
-        if now is not None and address:
+        if now is not None and address and self._plays(now["metadata"]["name"]):
             uid = now["metadata"]["uid"]
             known = self.by_address.get(address)
+            if known is None:
+                self.addresses.put_nowait(address)
             if known is None or known.pod_uid != uid:
-                how = self._ways.get(now["metadata"]["name"], "")
-                self.by_address[address] = FakeCoordinator(uid, how)
+                self.by_address[address] = FakeCoordinator(uid, way=len(self.by_address))
 
     def secret(self, _: Object | None, now: Object | None) -> None:
         """A job's certificate was made."""
@@ -127,7 +132,7 @@ class FakeCoordinators:
     async def serve_stream(self, request: web.Request) -> web.StreamResponse:
         """GET of the operator's stream."""
         found = self.of(request)
-        return await (_flood(request, found) if found.how else found.stream.serve(request))
+        return await (_attack(request, found) if self._hostile else found.stream.serve(request))
 
     async def take_roster(self, request: web.Request) -> web.Response:
         """PUT of a roster."""
@@ -145,21 +150,29 @@ class FakeCoordinators:
                 await asyncio.sleep(STEP_SECONDS)
 
 
-async def _flood(request: web.Request, coordinator: FakeCoordinator) -> web.StreamResponse:
-    packed = {"Content-Encoding": "gzip"} if coordinator.how == COMPRESSED else {}
+async def _attack(request: web.Request, coordinator: FakeCoordinator) -> web.StreamResponse:
+    how = ANSWERS[coordinator.way % len(ANSWERS)]
+    coordinator.way += 1
+    if how == REDIRECT:
+        raise web.HTTPTemporaryRedirect("/v1/elsewhere")
+    packed = {"Content-Encoding": "gzip"} if how == COMPRESSED else {}
     response = web.StreamResponse(headers=packed)
     await response.prepare(request)
-    parts = BODIES[coordinator.how](coordinator.pod_uid)
+    parts = BODIES[how](coordinator.pod_uid)
     with contextlib.suppress(ConnectionError):
         while part := await asyncio.to_thread(next, parts, b""):
             await response.write(part)
     return response
 
 
-async def serve(kubeconfig: Path, namespace: str, *, steps: bool, hostile: Sequence[str]) -> None:
-    """Play the coordinators of all jobs of `namespace` until cancelled; with `steps` they train."""
+async def serve(
+    kubeconfig: Path, namespace: str, plays: Callable[[str], bool], *, steps: bool, hostile: bool
+) -> None:
+    """Play the coordinators of `namespace` in the pods whose name `plays` chooses, until cancelled;
+    with `steps` they train.
+    """
     with tempfile.TemporaryDirectory() as folder:
-        made = FakeCoordinators(Path(folder), hostile)
+        made = FakeCoordinators(Path(folder), plays, hostile=hostile)
         async with (
             open_user(kubeconfig, namespace=namespace, keep=True) as user,
             asyncio.TaskGroup() as group,
@@ -197,10 +210,10 @@ async def _listen(made: FakeCoordinators) -> None:
     app.router.add_put(pod_contract.ROSTER_ROUTE, made.take_roster)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    # Pods' addresses come and go: it listens at all.
-    site = web.TCPSite(runner, "0.0.0.0", pod_contract.MEMBERSHIP_PORT, ssl_context=context)
-    await site.start()
-    await asyncio.Event().wait()
+    while True:  # another program of the machine may listen at the port of another address
+        address = await made.addresses.get()
+        site = web.TCPSite(runner, address, pod_contract.MEMBERSHIP_PORT, ssl_context=context)
+        await site.start()
 
 
 def main() -> None:
@@ -209,11 +222,27 @@ def main() -> None:
     parser.add_argument("kubeconfig", type=Path)
     parser.add_argument("namespace")
     parser.add_argument("--no-steps", dest="steps", action="store_false")
-    parser.add_argument("--hostile", nargs="*", default=[], metavar="JOB")
+    jobs = parser.add_mutually_exclusive_group()
+    jobs.add_argument("--only", nargs="+", metavar="JOB")
+    jobs.add_argument("--but", nargs="+", metavar="JOB", default=[])
+    parser.add_argument("--hostile", action="store_true")
     options = parser.parse_args()
+    only, but = _pods(options.only or ()), _pods(options.but)
+    if options.hostile:
+        os.nice(LEAST_PRIORITY)  # elsewhere they would have processors of their own
     asyncio.run(
-        serve(options.kubeconfig, options.namespace, steps=options.steps, hostile=options.hostile)
+        serve(
+            options.kubeconfig,
+            options.namespace,
+            lambda pod: pod in only if only else pod not in but,
+            steps=options.steps,
+            hostile=options.hostile,
+        )
     )
+
+
+def _pods(jobs: Iterable[str]) -> set[str]:
+    return {labels.coordinator_pod(job) for job in jobs}
 
 
 if __name__ == "__main__":

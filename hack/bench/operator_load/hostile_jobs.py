@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
 from typing import TYPE_CHECKING, Any
@@ -16,14 +17,15 @@ if TYPE_CHECKING:
     from hack.bench.operator_load.measured_operator import MeasuredOperator
     from tests.apiserver.cluster import Cluster
 
-SECONDS = 60.0
+SECONDS, SETTLE_SECONDS = 60.0, 30.0
+_REFUSED = "rollcall_snapshots_refused_total"
 
 
 async def hostile_figures(
     cluster: Cluster, operator: MeasuredOperator, *, jobs: int, hostile: int
 ) -> dict[str, Any]:
     """Edits of honest jobs' pools while all coordinators are honest, then while the last `hostile`
-    of them flood the operator; each in one of the ways of hack.attacks.hostile_service.
+    of them attack the operator in the ways of hack.attacks.hostile_service.
     """
     if jobs < OTHERS + hostile:
         raise ValueError(f"{OTHERS} honest jobs are edited beside the {hostile} hostile ones")
@@ -31,18 +33,24 @@ async def hostile_figures(
     names = [
         str(job(number, rollouts=1)["metadata"]["name"]) for number in range(jobs - hostile, jobs)
     ]
-    with fake_coordinators(cluster):
-        await connected(operator, jobs)
-        alone = await _figures(cluster, operator)
-    with fake_coordinators(cluster, "--hostile", *names):
-        await connected(operator, jobs - hostile)
-        beside = await _figures(cluster, operator)
-    ratio = round(beside["peak_mib"] / alone["peak_mib"], 3)
-    honest = {f"alone_{name}": value for name, value in alone.items()}
-    return {**beside, **honest, "memory_ratio": ratio}
+    with fake_coordinators(cluster, "--but", *names):
+        with fake_coordinators(cluster, "--only", *names):
+            await connected(operator, jobs)
+            await asyncio.sleep(SETTLE_SECONDS)  # epochs, sessions and gates are written meanwhile
+            alone = await _figures(cluster, operator)
+        with fake_coordinators(cluster, "--only", *names, "--hostile"):
+            beside = await _figures(cluster, operator)
+    cut_off = operator.process.metrics(_REFUSED).get(f'{_REFUSED}{{reason="too_much"}}', 0)
+    return {
+        **beside,
+        **{f"alone_{name}": value for name, value in alone.items()},
+        "memory_ratio": round(beside["peak_mib"] / alone["peak_mib"], 3),
+        "cut_off": round(cut_off),
+    }
 
 
 async def _figures(cluster: Cluster, operator: MeasuredOperator) -> dict[str, float]:
+    operator.forget_peak()
     cpu, began = operator.cpu_seconds(), time.monotonic()
     async with open_user(cluster.admin, namespace=NAMESPACE, keep=True) as user:
         requests, seconds = zip(*await edits(user, began + SECONDS), strict=True)

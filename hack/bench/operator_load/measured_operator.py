@@ -47,6 +47,10 @@ class MeasuredOperator:
                 return int(line.split()[1]) / 1024
         raise RuntimeError("the kernel does not say how much memory the operator had")
 
+    def forget_peak(self) -> None:
+        """Let `peak_mib` begin anew, at what is resident now."""
+        Path(f"/proc/{self.process.process.pid}/clear_refs").write_text("5")
+
     async def settled(self, *, quiet: float = QUIET_SECONDS, within: float = 600.0) -> None:
         """Wait until it has written nothing for `quiet` seconds; TimeoutError after `within`."""
         last, since = self.counts.read().writes(), time.monotonic()

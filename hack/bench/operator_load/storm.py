@@ -103,10 +103,13 @@ async def edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
     Of each, the seconds until its request is answered, and until the Deployment follows.
     """
     wanted: dict[str, tuple[int, asyncio.Event]] = {}
+    there: dict[str, int] = {}
 
     def changed(_: object, now: tuple[str, int] | None) -> None:
-        if now is not None and now[0] in wanted and wanted[now[0]][0] == now[1]:
-            wanted[now[0]][1].set()
+        if now is not None:
+            there[now[0]] = now[1]
+            if now[0] in wanted and wanted[now[0]][0] == now[1]:
+                wanted[now[0]][1].set()
 
     watch = Watch(
         user.client,
@@ -124,9 +127,10 @@ async def edits(user: ClusterUser, stop: float) -> list[tuple[float, float]]:
             began = time.monotonic()
             if began > stop:
                 return made
-            round_, other = divmod(number, OTHERS)
-            pool = labels.pool_name(job(other, rollouts=1)["metadata"]["name"], "cpu")
-            replicas, followed = 2 - round_ % 2, asyncio.Event()
+            other = job(number % OTHERS, rollouts=1)["metadata"]["name"]
+            pool = labels.pool_name(other, "cpu")
+            # Earlier edits may have ended in the middle of a round.
+            replicas, followed = 1 if there[pool] > 1 else 2, asyncio.Event()
             wanted[pool] = (replicas, followed)
             await user.edit(ROLLOUT_POOLS, pool, {"spec": {"replicas": replicas}})
             answered = time.monotonic()

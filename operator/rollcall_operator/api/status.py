@@ -11,6 +11,8 @@ from rollcall_operator.api.rules import Model
 
 HISTORY = 20
 """How many epochs and sessions a status keeps."""
+LONGEST_MESSAGE = 1024
+"""Characters of one text of a coordinator, or about an epoch."""
 
 Time = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Number = Annotated[int, Field(ge=0)]
@@ -137,7 +139,7 @@ class SessionRecord(StatusModel):
     """Session id: epoch.boot.attempt, where boot counts starts of the coordinator's container."""
     cause: str
     """Why the session was formed: NewRoster, MemberLost, MemberCaughtUp or EngineError."""
-    message: Annotated[str, Field(max_length=1024)] = ""
+    message: Annotated[str, Field(max_length=LONGEST_MESSAGE)] = ""
     """What the cause was detected by, such as the member that was lost."""
     members: Number
     """Number of members in the session, including the trainer."""
@@ -155,7 +157,7 @@ class EpochRecord(StatusModel):
     cause: str
     """Why the epoch was opened: JobStarted, MembersJoined, MemberLost, ScaledDown or
     CoordinatorReplaced."""
-    message: Annotated[str, Field(max_length=1024)] = ""
+    message: Annotated[str, Field(max_length=LONGEST_MESSAGE)] = ""
     """Pods that joined and pods that were lost."""
     members: Number
     """Number of members on the roster, including the trainer."""

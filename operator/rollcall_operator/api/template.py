@@ -54,6 +54,12 @@ _CONTAINER = _object(
     volumeMounts=_list_of(_object(name=_TEXT, mountPath=_TEXT)),
     securityContext={**_object(runAsUser=_WHOLE_NUMBER), "nullable": True},
 )
+_VOLUME = _object(
+    required=("name",),
+    name=_name(63),
+    emptyDir={**_object(medium=_TEXT), "nullable": True},
+    configMap={**_object(name=_TEXT), "nullable": True},
+)
 _CONTAINERS: _Schema = {
     "type": "array",
     "minItems": 1,
@@ -66,7 +72,7 @@ _POD = _object(
     required=("containers",),
     containers=_CONTAINERS,
     initContainers=_list_of(_CONTAINER),
-    volumes=_list_of(_object(("name",), name=_name(63))),
+    volumes=_list_of(_VOLUME),
     tolerations=_list_of(_object(key=_TEXT, effect=_TEXT)),
     readinessGates=_list_of(_object()),
     terminationGracePeriodSeconds=_WHOLE_NUMBER,

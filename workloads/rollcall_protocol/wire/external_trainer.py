@@ -7,6 +7,7 @@ import typing
 from dataclasses import dataclass
 
 from rollcall_protocol.sampling_config import SamplingConfig
+from rollcall_protocol.wire.ids import check_counts
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.roster import EpochCause, RosterMember
@@ -31,6 +32,10 @@ class PublishWeights:
     step: int | None
     tensors: tuple[TensorSpec, ...]
     total_bytes: int
+
+    def __post_init__(self) -> None:
+        """The step is the user's, and goes into the job's status."""
+        check_counts(step=self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,10 @@ class ReportProgress:
     reward: float | None
     figures: dict[str, float]
 
+    def __post_init__(self) -> None:
+        """The step is the user's, and goes into the job's status."""
+        check_counts(step=self.step)
+
 
 @dataclass(frozen=True, slots=True)
 class TakeMembers:
@@ -89,6 +98,10 @@ class FinishTraining:
     request: int
     step: int
     operator: bool
+
+    def __post_init__(self) -> None:
+        """The step is the user's, and goes into the job's status."""
+        check_counts(step=self.step)
 
 
 @dataclass(frozen=True, slots=True)

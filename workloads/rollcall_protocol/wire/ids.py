@@ -5,6 +5,13 @@ from dataclasses import dataclass
 MAX_VERSION_NUMBER = 2**53  # far above what any job reaches, and exact as a float
 
 
+def check_counts(**counts: int | None) -> None:
+    """ValueError for a count that cannot be true, by its name; None is none."""
+    for name, count in counts.items():
+        if count is not None and not 0 <= count <= MAX_VERSION_NUMBER:
+            raise ValueError(f"{name} is {count}, and must be from 0 to {MAX_VERSION_NUMBER}")
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class SessionId:
     """One forming of a sync group: (roster epoch, coordinator boot, attempt), ordered.

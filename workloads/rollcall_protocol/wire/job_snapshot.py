@@ -1,14 +1,19 @@
-"""The coordinator's report to the operator: members, sessions, progress, result."""
+"""The coordinator's report to the operator: members, sessions, progress, result.
 
+ValueError of a part says which number cannot be true: the operator writes them into statuses.
+"""
+
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
-from rollcall_protocol.wire.ids import SessionId
+from rollcall_protocol.wire.ids import SessionId, check_counts
 from rollcall_protocol.wire.learning import LearningReport
 from rollcall_protocol.wire.printable_text import one_line
 from rollcall_protocol.wire.reward_errors import RewardFailure
 
 KEPT_SESSIONS = 20  # the newest ones that a report lists
+MAX_SECONDS = 253_402_300_799.0  # of Unix time: the end of the year 9999, the last that has a date
 
 
 class MemberState(StrEnum):
@@ -85,6 +90,7 @@ class MemberReport:
 
     def __post_init__(self) -> None:
         """The reason may be the member's own words."""
+        check_counts(version=self.version, running=self.running)
         object.__setattr__(self, "reason", one_line(self.reason))
 
     @property
@@ -106,6 +112,8 @@ class SessionReport:
 
     def __post_init__(self) -> None:
         """The detail may be a member's own words."""
+        check_counts(members=self.members)
+        _check_seconds(seconds=self.seconds, time=self.time)
         object.__setattr__(self, "detail", one_line(self.detail))
 
 
@@ -123,6 +131,8 @@ class LostSessions:
 
     def __post_init__(self) -> None:
         """The detail may be a member's own words."""
+        check_counts(sessions=self.sessions)
+        _check_seconds(seconds=self.seconds)
         object.__setattr__(self, "detail", one_line(self.detail))
 
 
@@ -145,6 +155,17 @@ class TrainingProgress:
     learning: LearningReport | None = None
     steps_alike: int = 0
 
+    def __post_init__(self) -> None:
+        """Of what arrives, too."""
+        check_counts(
+            step=self.step,
+            max_steps=self.max_steps,
+            weight_version=self.weight_version,
+            steps_alike=self.steps_alike,
+        )
+        if self.rollout_reward is not None and not math.isfinite(self.rollout_reward):
+            raise ValueError(f"rollout_reward is {self.rollout_reward}, and must be finite")
+
 
 @dataclass(frozen=True, slots=True)
 class TrainingResult:
@@ -152,6 +173,10 @@ class TrainingResult:
 
     step: int
     error: str = ""
+
+    def __post_init__(self) -> None:
+        """Of what arrives, too."""
+        check_counts(step=self.step)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +195,10 @@ class GroupReport:
     formed: bool = False
     sessions: tuple[SessionReport, ...] = ()
     lost_sessions: LostSessions | None = None
+
+    def __post_init__(self) -> None:
+        """Of what arrives, too."""
+        check_counts(epoch=self.epoch, rebuilds=self.rebuilds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +219,10 @@ class JobSnapshot:
     groups: tuple[GroupReport, ...] = ()
     reward_failure: RewardFailure | None = None
 
+    def __post_init__(self) -> None:
+        """Of what arrives, too."""
+        check_counts(boot=self.boot, roster_epoch=self.roster_epoch)
+
     @property
     def session(self) -> SessionReport | None:
         """The default group's last usable session."""
@@ -198,3 +231,9 @@ class JobSnapshot:
     def group(self, name: str) -> GroupReport | None:
         """Report of the sync group `name`, None if there is none."""
         return next((group for group in self.groups if group.name == name), None)
+
+
+def _check_seconds(**times: float) -> None:
+    for name, seconds in times.items():
+        if not 0 <= seconds <= MAX_SECONDS:
+            raise ValueError(f"{name} is {seconds:g}, and must be from 0 to {MAX_SECONDS:g}")

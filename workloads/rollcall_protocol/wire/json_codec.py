@@ -119,7 +119,10 @@ def decode_changes(cls: type[T], data: Any, *, before: Any, value: T) -> T:
         for name, item in data.items()
         if item != before[name]
     }
-    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+    try:
+        return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+    except ValueError as error:
+        raise CodecError(f"{cls.__name__}: {error}") from error
 
 
 _KINDS: dict[type[Any], dict[str, Any]] = {}

@@ -7,6 +7,7 @@ from rollcall_operator.api.labels import GROUP_DEFAULT
 from rollcall_operator.api.rljob import WeightSyncSpec
 from rollcall_operator.api.status import (
     HISTORY,
+    LONGEST_MESSAGE,
     EpochRecord,
     LastSession,
     PoolSummary,
@@ -37,9 +38,8 @@ from rollcall_operator.plan.status.write_throttle import (
 )
 from rollcall_operator.plan.timestamps import to_micro_time, to_time
 from rollcall_protocol.wire.job_snapshot import JobSnapshot, SessionReport
+from rollcall_protocol.wire.printable_text import printable_lines
 from rollcall_protocol.wire.roster import Roster
-
-_LONGEST_MESSAGE = 1024
 
 
 def job_status(
@@ -165,8 +165,8 @@ def _progress(
         weight_version=reported.weight_version,
         rollout_reward=reward,
         steps_alike=reported.steps_alike,
-        paused=reported.paused or None,
-        warning=reported.warning or None,
+        paused=printable_lines(reported.paused)[:LONGEST_MESSAGE] or None,
+        warning=printable_lines(reported.warning)[:LONGEST_MESSAGE] or None,
         last_update=stamp,
     )
 
@@ -218,7 +218,7 @@ def _with_epoch(
     record = EpochRecord(
         epoch=roster.epoch,
         cause=roster.cause.value,
-        message=message[:_LONGEST_MESSAGE],
+        message=message[:LONGEST_MESSAGE],
         members=len(roster.members) + 1,
         time=to_micro_time(now),
     )

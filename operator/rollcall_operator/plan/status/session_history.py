@@ -6,7 +6,13 @@ reconciles. Status keeps those of earlier coordinators too, and shows which are 
 
 from collections.abc import Iterator, Sequence
 
-from rollcall_operator.api.status import HISTORY, RLJobStatus, SessionRecord, SyncGroupStatus
+from rollcall_operator.api.status import (
+    HISTORY,
+    LONGEST_MESSAGE,
+    RLJobStatus,
+    SessionRecord,
+    SyncGroupStatus,
+)
 from rollcall_operator.plan.timestamps import to_micro_time
 from rollcall_protocol.wire.job_snapshot import SessionCause, SessionReport
 
@@ -66,7 +72,7 @@ def _record(report: SessionReport) -> SessionRecord:
     return SessionRecord(
         session=str(report.session),
         cause=report.cause.value,
-        message=report.detail,
+        message=report.detail[:LONGEST_MESSAGE],
         members=report.members,
         seconds=f"{report.seconds:.3f}",
         time=to_micro_time(report.time),

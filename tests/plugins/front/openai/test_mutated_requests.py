@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from hack.attacks.by_fuzz import Fuzz
+from hack.attacks.random_changes import Fuzz
 from tests.plugins.front.openai.front_client import JOB, front
 from tests.unit.rollcall_runtime.rollout.counting_rollouts import counting_rollout
 

@@ -29,6 +29,8 @@ def mistakes(path: str, value: Any) -> tuple[str, ...]:
         (f"{CONTAINER}.ports", [{"containerPort": "80"}], "containerPort: must be a whole number"),
         (f"{CONTAINER}.ports", [{"containerPort": True}], "containerPort: must be a whole number"),
         (f"{CONTAINER}.volumeMounts", [{"mountPath": 1}], "mountPath: must be a string; write it"),
+        (f"{POD}.volumes", [{"name": "v", "emptyDir": "x"}], "volumes[0].emptyDir: must be a map"),
+        (f"{POD}.volumes", [{"name": "v", "configMap": []}], "volumes[0].configMap: must be a map"),
         (f"{POD}.terminationGracePeriodSeconds", "9", "Seconds: must be a whole number"),
         ("spec.trainer.template.metadata", {"labels": {"v": 1}}, "metadata.labels.v: must be a"),
     ],

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rollcall_operator.api.status import LONGEST_MESSAGE
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import MemberState
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, writes_anything
@@ -224,3 +225,23 @@ def test_why_training_waits_and_what_is_wrong_is_shown(running: JobSimulator) ->
     running.report(step=4)
     running.converge(20)
     assert not {"paused", "warning"} & running.status["progress"].keys()
+
+
+def test_a_coordinators_long_texts_are_cut_and_printable(running: JobSimulator) -> None:
+    running.report(step=1)
+    assert running.snapshot is not None
+    (group,) = running.snapshot.groups
+    assert group.session is not None
+    session = replace(group.session, session=SessionId(9, 9, 9), detail="d" * 10**5, time=1e9)
+    text = "\x1b[2J" + "w" * 10**5
+    running.snapshot = replace(
+        running.snapshot,
+        groups=(replace(group, session=session, sessions=(session,)),),
+        progress=replace(running.snapshot.progress, paused=text, warning=text),
+    )
+    running.reconcile(20)
+    progress = running.status["progress"]
+    for field in ("paused", "warning"):
+        assert progress[field] == " [2J" + "w" * (LONGEST_MESSAGE - 4)
+    sessions = running.status["syncGroups"][0]["sessions"]
+    assert sessions[-1]["message"] == "d" * LONGEST_MESSAGE
