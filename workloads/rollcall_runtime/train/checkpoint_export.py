@@ -114,4 +114,5 @@ def _finite(weights: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor
     seen = FiniteWeights()
     yield from seen.watch(weights)
     if bad := seen.first_bad():
-        raise OSError(errno.EINVAL, f"the weights are not finite: {bad}")
+        advice = "export an earlier checkpoint, or train with a lower learning rate"
+        raise OSError(errno.EINVAL, f"the weights are not finite: {bad}; {advice}")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from rollcall_plugins.front.openai.bad_request import BadRequestError
+from rollcall_plugins.front.openai.chat_messages import read_messages
 from rollcall_plugins.front.openai.openai_requests import read_chat
 from rollcall_plugins.front.openai.tool_calls import ToolCallText, ToolParser, open_tool_parser
 from rollcall_protocol.sampling_config import SamplingConfig
@@ -121,6 +122,21 @@ async def test_arguments_come_to_the_template_as_an_object(monkeypatch: pytest.M
     assert read.endswith(
         f"assistant\n\n{CALL}<|im_end|>\n<|im_start|>tool\nrain<|im_end|>\n<|im_start|>assistant\n"
     )
+
+
+def test_names_and_thoughts_come_to_the_template() -> None:
+    template = (
+        "{% for m in messages %}{{ m.role }} {{ m.name }} {{ m.reasoning_content }}: "
+        "{{ m.content }};{% endfor %}"
+    )
+    turn: list[dict[str, Any]] = [
+        {"role": "user", "name": "ann", "content": "hi"},
+        {"role": "assistant", "name": None, "reasoning_content": "hm", "content": "ho"},
+    ]
+    text = tool_reader(tool_tokenizer(template)).chat_text(read_messages(turn), ())
+    assert text == "user ann : hi;assistant  hm: ho;"
+    with pytest.raises(BadRequestError, match=r"messages\[0\].reasoning_content must be text"):
+        read_messages([{**turn[1], "reasoning_content": ["hm"]}])
 
 
 # --- trajectories --------------------------------------------------------------------------------

@@ -485,7 +485,7 @@ async def test_a_closed_port_is_unreachable_and_wakes_the_job(
     coordinator: Coordinator, link_to: Linked
 ) -> None:
     link, counts = link_to()
-    await eventually(lambda: link.facts.connected)
+    await eventually(lambda: link.snapshot)
     before, woken = link.facts.since, len(counts.wakes)
     await coordinator.stop()
     await failing(coordinator, link, LinkFailure.UNREACHABLE, "")

@@ -42,13 +42,13 @@ def prepares(effects: list[CoordinatorEffect]) -> dict[MemberId, Prepare]:
     }
 
 
-def formed(coordinator: CoordinatorMachine) -> list[CoordinatorEffect]:
+def formed(coordinator: CoordinatorMachine, now: float = 1) -> list[CoordinatorEffect]:
     """Acknowledge everything until the session is usable."""
     assert coordinator.session is not None
     effects: list[CoordinatorEffect] = []
     for phase in (AckPhase.PREPARE, AckPhase.JOIN):
         for member in (*coordinator.senders, *coordinator.seated):
-            effects = coordinator.receive(member, Ack(coordinator.session, phase), 1)
+            effects = coordinator.receive(member, Ack(coordinator.session, phase), now)
     return effects
 
 

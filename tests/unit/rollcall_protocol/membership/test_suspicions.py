@@ -32,7 +32,7 @@ def suspicions(effects: list[CoordinatorEffect]) -> list[MemberSuspected]:
 
 
 def acknowledge(
-    coordinator: CoordinatorMachine, effects: list[CoordinatorEffect]
+    coordinator: CoordinatorMachine, effects: list[CoordinatorEffect], now: float = 1
 ) -> list[CoordinatorEffect]:
     """Acknowledge PREPARE and JOIN for all members; returns the other effects."""
     others, waiting = [], list(effects)
@@ -41,7 +41,7 @@ def acknowledge(
         if isinstance(effect, SendMessage) and isinstance(effect.message, (Prepare, Join)):
             phase = AckPhase.PREPARE if isinstance(effect.message, Prepare) else AckPhase.JOIN
             ack = Ack(effect.message.session, phase)
-            waiting += coordinator.receive(effect.to, ack, 1)
+            waiting += coordinator.receive(effect.to, ack, now)
         else:
             others.append(effect)
     return others
@@ -71,7 +71,7 @@ def test_a_loss_is_reported_once_with_its_cause_in_report_and_session(
         "why it is",
     )
     formed = next(
-        e.report for e in acknowledge(coordinator, effects) if isinstance(e, SessionFormed)
+        e.report for e in acknowledge(coordinator, effects, 2) if isinstance(e, SessionFormed)
     )
     assert formed.cause is SessionCause.MEMBER_LOST
     assert formed.detail == f"b: {cause.value}: why it is"
@@ -79,8 +79,8 @@ def test_a_loss_is_reported_once_with_its_cause_in_report_and_session(
 
 
 def test_a_member_that_comes_back_is_no_suspect(coordinator: CoordinatorMachine) -> None:
-    acknowledge(coordinator, coordinator.lost(B, "silent", 2, cause=Cause.HEARTBEAT_MISSED))
-    acknowledge(coordinator, coordinator.hello(hello("b"), 3))
+    acknowledge(coordinator, coordinator.lost(B, "silent", 2, cause=Cause.HEARTBEAT_MISSED), 2)
+    acknowledge(coordinator, coordinator.hello(hello("b"), 3), 3)
     assert coordinator.seated == (A, B)
     assert [(r.state, r.cause) for r in coordinator.reports()] == [
         (MemberState.REGISTERED, None)

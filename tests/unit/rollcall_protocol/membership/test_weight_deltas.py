@@ -47,5 +47,5 @@ def test_after_a_failure_the_whole_version_is_sent() -> None:
     stages, coordinator, _ = published(1)
     ack = Ack(stages[0].session, AckPhase.STAGE, stages[0].version, error="does not fit")
     coordinator.receive(SENDER, ack, 3)
-    again = staged(formed(coordinator))
+    again = staged(formed(coordinator, 3))
     assert [stage.delta for stage in again] == [None] * 2

@@ -34,7 +34,7 @@ def in_sync() -> CoordinatorMachine:
     coordinator.tick(TIMEOUTS.settle)
     for phase in (AckPhase.PREPARE, AckPhase.JOIN):
         answer(coordinator, phase)
-    coordinator.publish(V1, MANIFEST, 0)
+    coordinator.publish(V1, MANIFEST, TIMEOUTS.settle)
     return coordinator
 
 
@@ -50,7 +50,7 @@ def answer(coordinator: CoordinatorMachine, phase: AckPhase) -> None:
     version = V1 if phase in {AckPhase.STAGE, AckPhase.COMMIT} else None
     members = coordinator.seated if phase is AckPhase.COMMIT else (SENDER, *coordinator.seated)
     for member in members:
-        coordinator.receive(member, Ack(coordinator.session, phase, version), 0)
+        coordinator.receive(member, Ack(coordinator.session, phase, version), TIMEOUTS.settle)
 
 
 def wrong_stage(coordinator: CoordinatorMachine, source: MemberId | None) -> Ack:
@@ -66,7 +66,7 @@ def suspects(effects: list[CoordinatorEffect]) -> dict[MemberId, SuspicionCause]
 
 def donors_of(coordinator: CoordinatorMachine, pod: str) -> tuple[str, ...]:
     """The donors that a newcomer is given."""
-    effects = coordinator.hello(hello(pod), 0)
+    effects = coordinator.hello(hello(pod), TIMEOUTS.settle)
     (asked,) = [
         e.message for e in effects if isinstance(e, SendMessage) and isinstance(e.message, CatchUp)
     ]
@@ -77,12 +77,12 @@ def donors_of(coordinator: CoordinatorMachine, pod: str) -> tuple[str, ...]:
 def got_wrong(coordinator: CoordinatorMachine, pod: str, *donors: str) -> list[CoordinatorEffect]:
     """A newcomer fetched the version from another donor, after these."""
     newcomer = MemberId(f"uid-{pod}", "b1")
-    return coordinator.receive(newcomer, CaughtUp(V1, wrong_donors=donors), 0)
+    return coordinator.receive(newcomer, CaughtUp(V1, wrong_donors=donors), TIMEOUTS.settle)
 
 
 def test_of_a_reader_and_a_rollout_that_it_got_wrong_weights_from_both_are_excluded() -> None:
     coordinator = in_sync()
-    effects = coordinator.receive(A, wrong_stage(coordinator, B), 0)
+    effects = coordinator.receive(A, wrong_stage(coordinator, B), TIMEOUTS.settle)
     wrong = SuspicionCause.WRONG_WEIGHTS
     assert suspects(effects) == {A: wrong, B: wrong}
     assert coordinator.seated == ()
@@ -91,7 +91,7 @@ def test_of_a_reader_and_a_rollout_that_it_got_wrong_weights_from_both_are_exclu
 def test_wrong_weights_from_the_trainer_exclude_the_reader_alone() -> None:
     for source in (SENDER, None, A, MemberId("uid-unknown", "b1")):
         coordinator = in_sync()
-        effects = coordinator.receive(A, wrong_stage(coordinator, source), 0)
+        effects = coordinator.receive(A, wrong_stage(coordinator, source), TIMEOUTS.settle)
         assert suspects(effects) == {A: SuspicionCause.ENGINE_ERROR}
         assert coordinator.seated == (B,)
 

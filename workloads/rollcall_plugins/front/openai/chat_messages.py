@@ -1,7 +1,7 @@
 """The messages and tools of a chat, as chat templates read them."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollcall_plugins.front.openai.bad_request import BadRequestError
@@ -9,6 +9,10 @@ from rollcall_plugins.front.openai.bad_request import BadRequestError
 MOST_MESSAGES = 4096
 MOST_TOOLS = 512
 MOST_CALLS = 512  # of a message
+_TEXTS: Mapping[str, Sequence[str]] = {  # what templates read beside the content, by the role
+    "assistant": ("reasoning_content",),
+    "tool": ("name", "tool_call_id"),
+}
 
 
 def read_messages(value: Any) -> tuple[Mapping[str, Any], ...]:
@@ -65,8 +69,11 @@ def _message(value: Any, place: str) -> Mapping[str, Any]:
     message: dict[str, Any] = {"role": role, "content": content}
     if calls:
         message["tool_calls"] = _calls(calls, place)
-    if role == "tool":
-        message |= {name: value[name] for name in ("tool_call_id", "name") if _text(value, name)}
+    for name in _TEXTS.get(role, ("name",)):
+        if value.get(name) is not None:
+            if not _text(value, name):
+                raise BadRequestError(f"{place}.{name} must be text", place)
+            message[name] = value[name]
     return message
 
 
