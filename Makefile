@@ -137,8 +137,8 @@ bench-llm: $(SMOLLM2) ## Measure whether SmolLM2 learns the tasks of examples/sm
 bench-local: $(STAMP) ## Measure what a job on this machine costs a user, by `rollcall local`, ARGS="--rounds 5"; prints JSON, into results/
 	$(BIN)/python -m hack.bench.local_jobs $(ARGS)
 
-chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1), ROLLOUTS=vllm for rollouts on vLLM; prints JSON
-	$(BIN)/python -m hack.soak --rollouts $(ROLLOUTS) --seconds $(SECONDS) --seed $(SEED)
+chaos: $(STAMP) ## Faults by a plan on the local cluster for SECONDS= (600) with SEED= (1), ROLLOUTS=vllm for rollouts on vLLM, ARGS=--hostile beside a coordinator that attacks; prints JSON
+	$(BIN)/python -m hack.soak --rollouts $(ROLLOUTS) --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
 liar: $(STAMP) ## One of four rollouts lies for SECONDS= (600) with SEED= (1), beside faults, on this machine; prints JSON
 	$(BIN)/python -m hack.liar --seconds $(SECONDS) --seed $(SEED)

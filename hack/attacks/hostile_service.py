@@ -1,19 +1,26 @@
-"""A service that answers each request in one hostile way, as a process of its own.
+"""A service that answers each request in a hostile way, as a process of its own.
 
-    python -m hack.attacks.hostile_service HOW [--to ADDRESS]
+    python -m hack.attacks.hostile_service HOW [--host ADDRESS] [--port PORT] [--to ADDRESS]
 
-It prints its port. HOW is one of ANSWERS; a redirect leads to ADDRESS. It takes the part of a
-coordinator (the operator's stream) and of a rollout (its endpoints) alike.
+It prints its port. HOW is one of ANSWERS, or "each" for the next one with each request; a redirect
+leads to ADDRESS. It takes the part of a coordinator (the operator's stream) and of a rollout (its
+endpoints) alike. In a pod with a certificate it speaks TLS. Beyond Python it needs
+`rollcall_protocol` alone, which each worker image has.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import os
 import socketserver
+import ssl
 import sys
 import zlib
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from rollcall_protocol import pod_contract
 from rollcall_protocol.wire.job_snapshot import (
     JobSnapshot,
     MemberReport,
@@ -26,7 +33,7 @@ from rollcall_protocol.wire.messages import dumps
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-POD_UID = "uid-of-the-hostile-pod"
+POD_UID = os.environ.get(pod_contract.POD_UID, "uid-of-the-hostile-pod")
 MIB = 1 << 20
 LONG_REPORT_BYTES = 13 * MIB
 _PACKED_NEWLINES = 4 << 30  # 4 MiB once they are compressed
@@ -78,44 +85,71 @@ BODIES: dict[str, Callable[[str], Iterator[bytes]]] = {
 }
 REDIRECT = "redirect"
 ANSWERS = (*BODIES, REDIRECT)
+EACH = "each"
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    """Answers one request as `how` says; what is sent lasts until the client leaves."""
+    """Answers one request in the next of `ways`; what is sent lasts until the client leaves."""
 
-    how = ""
+    ways: Iterator[str] = iter(())
     to = ""
 
     def handle(self) -> None:
-        while self.rfile.readline().strip():
-            pass
         try:
-            if self.how == REDIRECT:
-                head = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {self.to}\r\n"
-                self.wfile.write(f"{head}Content-Length: 0\r\n\r\n".encode())
-                return
-            packed = "Content-Encoding: gzip\r\n" if self.how == COMPRESSED else ""
-            head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/x-ndjson\r\n"
-            self.wfile.write(f"{head}{packed}\r\n".encode())
-            for part in BODIES[self.how](POD_UID):
-                self.wfile.write(part)
-        except ConnectionError:
+            while self.rfile.readline().strip():
+                pass
+            self._answer(next(self.ways))
+        except OSError:  # the client has left, or no TLS came
             return
+
+    def _answer(self, how: str) -> None:
+        if how == REDIRECT:
+            head = f"HTTP/1.1 307 Temporary Redirect\r\nLocation: {self.to}\r\n"
+            self.wfile.write(f"{head}Content-Length: 0\r\n\r\n".encode())
+            return
+        packed = "Content-Encoding: gzip\r\n" if how == COMPRESSED else ""
+        head = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/x-ndjson\r\n"
+        self.wfile.write(f"{head}{packed}\r\n".encode())
+        for part in BODIES[how](POD_UID):
+            self.wfile.write(part)
 
 
 class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = daemon_threads = True
+    certificate: ssl.SSLContext | None = None
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        if self.certificate is not None:  # the handshake is the thread's
+            connection = self.certificate.wrap_socket(
+                connection, server_side=True, do_handshake_on_connect=False
+            )
+        return connection, address
+
+
+def _certificate() -> ssl.SSLContext | None:
+    folder = os.environ.get(pod_contract.TLS_DIR)
+    if not folder:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(
+        Path(folder) / pod_contract.TLS_CERTIFICATE, Path(folder) / pod_contract.TLS_KEY
+    )
+    return context
 
 
 def main() -> int:
     """Serve until the process is ended. Returns 0."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("how", choices=ANSWERS)
+    parser.add_argument("how", choices=(*ANSWERS, EACH))
     parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--to", default="")
     options = parser.parse_args()
-    _Handler.how, _Handler.to = options.how, options.to
-    with _Server((options.host, 0), _Handler) as server:
+    _Handler.to = options.to
+    _Handler.ways = itertools.cycle(ANSWERS if options.how == EACH else (options.how,))
+    _Server.certificate = _certificate()
+    with _Server((options.host, options.port), _Handler) as server:
         print(server.server_address[1], flush=True)
         server.serve_forever()
     return 0

@@ -20,7 +20,7 @@ def with_images(text: str) -> str:
     return re.sub(r"\brollcall/([-a-z0-9]+):dev\b", rf"{PREFIX}/\1:{TAG}", text)
 
 
-def example(name: str, **changes: Any) -> dict[str, Any]:
+def example(name: str, /, **changes: Any) -> dict[str, Any]:
     """An object of examples/, with some of its metadata or spec.algorithm changed by keyword."""
     text = (ROOT / "examples" / name).read_text(encoding="utf-8")
     manifest: dict[str, Any] = yaml.safe_load(with_images(text))

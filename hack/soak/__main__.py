@@ -9,6 +9,7 @@ import argparse
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from hack.cluster import images, installation
 from hack.cluster.examples import PREFIX, TAG
 from hack.soak import soak_run
 from hack.soak.fault_plan import FaultKind, make_plan
+from hack.soak.hostile_job import hostile_job
 from hack.soak.soak_job import JOBS
 
 if TYPE_CHECKING:
@@ -37,26 +39,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     node = _node_with(job.image, build=not options.keep_images) if job.image else ""
     within = kubectl.fresh_namespace(options.namespace)
     began = time.monotonic()
-    settings = {name: getattr(options, name) for name in ("rollouts", "seed", "seconds", "no_sync")}
+    names = ("rollouts", "seed", "seconds", "no_sync", "hostile")
+    settings = {name: getattr(options, name) for name in names}
     run = run_record(settings | {"faults": kinds})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that faults are healed
 
     def say(text: str) -> None:
         print(f"[{time.monotonic() - began:5.0f} s] {text}", flush=True)
 
+    wanted = soak_run.SoakOptions(
+        plan,
+        options.seconds,
+        job=job,
+        node=node,
+        weight_sync=not options.no_sync,
+        record=options.record,
+    )
+    beside = f"{options.namespace}-hostile"
     try:
-        result = soak_run.run(
-            within,
-            soak_run.SoakOptions(
-                plan,
-                options.seconds,
-                job=job,
-                node=node,
-                weight_sync=not options.no_sync,
-                record=options.record,
-            ),
-            say=say,
-        )
+        with hostile_job(kubectl, beside) if options.hostile else nullcontext():
+            result = soak_run.run(within, wanted, say=say)
     finally:
         kubectl.run("delete", "namespace", options.namespace, "--wait=false")
     finish("soak", run, {"seed": options.seed, "seconds": options.seconds, **result})
@@ -74,6 +76,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--no-sync", action="store_true", help="the negative control: weights do not travel"
+    )
+    parser.add_argument(
+        "--hostile", action="store_true", help="beside a job whose coordinator attacks the operator"
     )
     parser.add_argument(
         "--keep-images", action="store_true", help="use the operator that runs, build nothing"
