@@ -1,5 +1,6 @@
 """Certificates of servers as a Secret holds them, signed by an authority of the tests."""
 
+import datetime as dt
 import functools
 import json
 from pathlib import Path
@@ -20,10 +21,15 @@ def certificate_of(ca: trustme.CA) -> str:
     return ca.cert_pem.bytes().decode()
 
 
-def show(folder: Path, *hosts: str, signed_by: trustme.CA | None = None) -> Path:
+def show(
+    folder: Path,
+    *hosts: str,
+    signed_by: trustme.CA | None = None,
+    until: dt.datetime | None = None,
+) -> Path:
     """Write the certificate and key of a server of these names, as a Secret is mounted."""
     folder.mkdir(parents=True, exist_ok=True)
-    issued = (signed_by or authority()).issue_cert(*hosts)
+    issued = (signed_by or authority()).issue_cert(*hosts, not_after=until)
     chain = b"".join(each.bytes() for each in issued.cert_chain_pems)
     for name, text in (
         (pod_contract.TLS_CERTIFICATE, chain),

@@ -1,5 +1,7 @@
 """A job whose endpoints speak TLS: all of it trains so, and who does not speak it is shut out."""
 
+import asyncio
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +73,21 @@ async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path) -> N
         believe(mounted(job, newcomer), another)
         await newcomer.start()
         await job.operator.until(lambda s: in_sync(s, *job.rollouts), seconds=START_SECONDS)
+
+
+async def test_a_certificate_that_expires_in_mid_run_keeps_out_newcomers_until_it_is_renewed(
+    tmp_path: Path,
+) -> None:
+    async with LocalJob(tmp_path, with_tls()) as job:
+        await job.train(rollouts=1)
+        newcomer = job.place()
+        await job.push_roster(EpochCause.MEMBERS_JOINED)  # by another connection
+        shown, address = mounted(job, job.trainer) / "tls", job.trainer.address
+        show(shown, address, until=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1))
+        await asyncio.sleep(2.0)  # files are looked at once a second
+        await newcomer.start()
+        await newcomer.logs_line("certificate has expired", seconds=START_SECONDS)
+        await job.steps(2, seconds=STEP_SECONDS)
+        assert not in_sync(job.operator.last, newcomer)
+        show(shown, address)
+        await job.operator.until(lambda s: in_sync(s, newcomer), seconds=START_SECONDS)
