@@ -42,8 +42,8 @@ def broken_reward_model(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (broken_critic, ("spec.critic.learningRate: ", "another spec.critic.path")),
-        (broken_reward_model, ("spec.rewardModel.path: ", "use another one")),
+        (broken_critic, ("spec.critic.path: ", "copy the model again")),
+        (broken_reward_model, ("spec.rewardModel.path: ", "copy the model again")),
     ],
 )
 async def test_what_is_no_number_ends_the_trainer_before_a_step(
@@ -56,7 +56,7 @@ async def test_what_is_no_number_ends_the_trainer_before_a_step(
     )
     async with LocalJob(tmp_path, config) as job:
         job.trainer.variables[pod_contract.EXIT_MESSAGE] = str(message)
-        await job.start(rollouts=1)
+        await job.trainer.start()
         assert await job.trainer.exited(seconds=START_SECONDS) == ExitCode.BAD_CONFIG
         assert message.read_text().startswith(says[0])
         assert says[1] in message.read_text()

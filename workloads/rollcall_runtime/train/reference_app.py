@@ -16,7 +16,7 @@ from rollcall_runtime.train.process_group import TrainerProcessGroup
 from rollcall_runtime.train.reference_pods.exchange import RequestBounds
 from rollcall_runtime.train.reference_pods.metrics import ReferenceMetrics
 from rollcall_runtime.train.reference_pods.server import ReferenceServer
-from rollcall_runtime.train.roles.build_roles import open_role_model
+from rollcall_runtime.train.roles.build_roles import model_named_by, open_role_model
 from rollcall_runtime.train.roles.reference import Reference
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.asyncio_helpers import favour_event_loop, first_of
@@ -113,7 +113,8 @@ def open_reference(environment: ReferenceEnvironment, undo: ExitStack) -> Refere
             temperature=job.algorithm.sampling.temperature,
         )
     )
-    engine.initialize()
+    with model_named_by(_model(job)[0]):
+        engine.initialize()
     undo.callback(engine.close)
     return Reference(engine)
 

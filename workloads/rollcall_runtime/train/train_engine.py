@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rollcall_protocol.train_settings import EngineSettings
+from rollcall_runtime.models import model_source
 from rollcall_runtime.worker.engine_registry import Registry
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ FIELD = "spec.trainer.engine"
 class EngineSetup:
     """What an engine is made from.
 
-    `model`: a builtin or a directory, as `models.open_model` opens it. `head`: what the model
+    `model`: a builtin or a directory, as `models.open_model` opens it, and `model_field` the path
+    in the job's spec of what names it. `head`: what the model
     predicts. `optimizer`: None for a model that is only evaluated. `own_settings`: what the job's
     engine configuration holds beyond EngineSettings, for the engine to check. `seed` gives the
     weights that the model's source has none for. `ranks`: the process group that all engines of
@@ -54,6 +56,7 @@ class EngineSetup:
     seed: int = 0
     deterministic: bool = False
     temperature: float = 1.0
+    model_field: str = model_source.FIELD
 
 
 @dataclass(frozen=True, slots=True)

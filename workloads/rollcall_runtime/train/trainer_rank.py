@@ -17,6 +17,7 @@ from rollcall_runtime.train.finite_weights import FiniteWeights
 from rollcall_runtime.train.health import POLICY_ADVICE, TrainingHealth
 from rollcall_runtime.train.policy_batch import policy_batch
 from rollcall_runtime.train.process_group import TrainerProcessGroup
+from rollcall_runtime.train.roles.build_roles import model_named_by
 from rollcall_runtime.train.roles.policy_step import PolicyStep, PolicyStepResult
 from rollcall_runtime.train.samples.sample_choice import chosen_groups
 from rollcall_runtime.train.samples.token_figures import (
@@ -79,7 +80,8 @@ class TrainerRank:
     def start(self) -> TrainState:
         """Build the models and resume. Then rank 0 says `begin`, and the others `follow`."""
         for engine in self._policy.engines:
-            engine.initialize()
+            with model_named_by(engine.setup.model_field):
+                engine.initialize()
         state = self.checkpoints.restore(self._policy.checkpointed)
         self.step = state.step
         self._export.check(self.step)

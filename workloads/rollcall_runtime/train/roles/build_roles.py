@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rollcall_protocol.job_config import OptimizerConfig
+from rollcall_runtime.models.model_source import FIELD
 from rollcall_runtime.models.open_model import open_model
 from rollcall_runtime.train.reference_pods.client import ReferenceClient
 from rollcall_runtime.train.roles.actor import Actor
@@ -17,13 +19,16 @@ from rollcall_runtime.train.roles.reward_model import RewardModel
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from rollcall_protocol.job_config import JobConfig
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.train.train_engine import EngineSetup, TrainEngine
     from rollcall_runtime.worker.identity.own_tokens import TokenSource
     from rollcall_runtime.worker.identity.tls import TlsContext
+
+REFERENCE_PATH, CRITIC_PATH = "spec.reference.path", "spec.critic.path"
+REWARD_MODEL_PATH = "spec.rewardModel.path"
 
 
 def check_roles(job: JobConfig) -> None:
@@ -32,12 +37,12 @@ def check_roles(job: JobConfig) -> None:
         problem = "cannot be true when deterministic is: timing decides which groups are left out"
         raise SpecError("spec.algorithm.settings.dynamicSampling", problem)
     named = {
-        "spec.reference.path": job.reference.model,
-        "spec.critic.path": job.critic.model,
-        "spec.rewardModel.path": job.reward_model.model if job.reward_model is not None else "",
+        REFERENCE_PATH: job.reference.model,
+        CRITIC_PATH: job.critic.model,
+        REWARD_MODEL_PATH: job.reward_model.model if job.reward_model is not None else "",
     }
     if job.reference.host:
-        del named["spec.reference.path"]  # it is needed in its own pods alone
+        del named[REFERENCE_PATH]  # it is needed in its own pods alone
     for field, model in named.items():
         if model:
             open_role_model(field, model)
@@ -45,9 +50,18 @@ def check_roles(job: JobConfig) -> None:
 
 def open_role_model(field: str, model: str) -> ModelSource:
     """`open_model`; a SpecError names `field`, which names the model of a role."""
-    try:
+    with model_named_by(field):
         return open_model(model)
+
+
+@contextmanager
+def model_named_by(field: str) -> Iterator[None]:
+    """A SpecError about a model within the `with` names `field`, not the policy's."""
+    try:
+        yield
     except SpecError as error:
+        if error.field != FIELD:
+            raise
         raise SpecError(field, error.problem) from error
 
 
@@ -73,24 +87,21 @@ def build_policy_step(
         pods = ReferenceClient(job.reference.host, token=reference_token, tls=tls)
         reference = RemoteReference(pods, ranks=setup.ranks)
     elif settings.needs_reference:
-        model = job.reference.model or job.model
         reference = Reference(
-            make_engine(replace(frozen, model=model)), update_every=job.reference.update_every
+            make_engine(_of_role(frozen, REFERENCE_PATH, job.reference.model)),
+            update_every=job.reference.update_every,
         )
     if settings.needs_critic:
         optimizer = OptimizerConfig(job.algorithm.optimizer.name, job.critic.learning_rate)
-        model = job.critic.model or job.model
+        own = _of_role(setup, CRITIC_PATH, job.critic.model)
         critic = Critic(
-            make_engine(replace(setup, model=model, head="value", optimizer=optimizer)),
+            make_engine(replace(own, head="value", optimizer=optimizer)),
             value_clip=settings.value_clip,
             minibatches=minibatches,
         )
     if job.reward_model is not None:
-        reward_model = RewardModel(
-            make_engine(
-                replace(frozen, model=job.reward_model.model, head="sequence-classification")
-            )
-        )
+        own = _of_role(frozen, REWARD_MODEL_PATH, job.reward_model.model)
+        reward_model = RewardModel(make_engine(replace(own, head="sequence-classification")))
     return PolicyStep(
         settings,
         actor=Actor(make_engine(setup), settings, minibatches=minibatches),
@@ -100,3 +111,8 @@ def build_policy_step(
         reward_weight=job.reward_model.weight if job.reward_model is not None else 0.0,
         critic_warmup=job.critic.warmup_steps,
     )
+
+
+def _of_role(setup: EngineSetup, field: str, model: str) -> EngineSetup:
+    """With the model that `field` names, if it names one."""
+    return replace(setup, model=model, model_field=field) if model else setup

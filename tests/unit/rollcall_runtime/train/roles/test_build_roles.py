@@ -13,7 +13,7 @@ from rollcall_protocol.job_config import (
     ReferenceConfig,
     RewardModelConfig,
 )
-from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
+from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles, model_named_by
 from rollcall_runtime.train.train_engine import EngineSetup
 from rollcall_runtime.worker.errors import SpecError
 from tests.unit.rollcall_runtime.jobs import job_config
@@ -85,6 +85,32 @@ def test_ppo_needs_a_critic_with_a_learning_rate_of_its_own() -> None:
     assert critic.optimizer == OptimizerConfig("adamw", 0.25)
     critic, actor = setups(job(preset("ppo"), critic=CriticConfig(model=OTHER)))
     assert (critic.model, actor.model) == (OTHER, "builtin:reverse-tiny")
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"critic": CriticConfig(model=OTHER)}, "spec.critic.path"),
+        ({"critic": CriticConfig()}, "spec.model.path"),
+        ({"reference": ReferenceConfig(model=OTHER)}, "spec.reference.path"),
+        ({"reward_model": RewardModelConfig(OTHER)}, "spec.rewardModel.path"),
+    ],
+)
+def test_what_is_wrong_with_a_roles_weights_names_the_field_of_its_model(
+    changes: dict[str, Any], field: str
+) -> None:
+    preset_name = "ppo" if "critic" in changes else "grpo"
+    role, actor = setups(job(preset(preset_name, kl_coefficient=0.1), **changes))[-2:]
+    assert (role.model_field, actor.model_field) == (field, "spec.model.path")
+
+
+def test_only_errors_about_models_name_the_field_of_a_roles_model() -> None:
+    for raised, named in (("spec.model.path", "spec.critic.path"), ("spec.data", "spec.data")):
+        with (
+            pytest.raises(SpecError, match=f"^{named}: is wrong"),
+            model_named_by("spec.critic.path"),
+        ):
+            raise SpecError(raised, "is wrong")
 
 
 @pytest.mark.parametrize(("clip", "clipped"), [(0.2, True), (0.0, False)])
