@@ -472,11 +472,16 @@ class CoordinatorMachine:
         if not self.publisher.staging or not self.publisher.publishes(ack.version):
             return
         if ack.error:
-            late = self.publisher.transfer_failed(now)
+            late = self.publisher.transfer_failed(now, few_are_late=self._few_are_late())
             self._session_lost(TimeBound.STAGE if late else None, ack.error, now)
             self._stage_failed(ack.error, now)
-        elif self.publisher.acknowledged(sender):
+        elif self.publisher.acknowledged(sender, now):
             self._commit(now)
+
+    def _few_are_late(self) -> bool:
+        """Whether some rollouts have not acknowledged the step, and more have."""
+        late = self.publisher.waiting - set(self.senders)
+        return 0 < 2 * len(late) < len(self.seated)
 
     def _stage_failed(self, error: str, now: float) -> None:
         accused = self.publisher.waiting - set(self.senders) or set(self.seated)
@@ -503,7 +508,7 @@ class CoordinatorMachine:
             member.held = ack.version
         if not self.publisher.committing or not self.publisher.publishes(ack.version):
             return
-        self.publisher.acknowledged(sender)
+        self.publisher.acknowledged(sender, now)
         if ack.error:
             self._drop(member, MemberState.STALE, f"commit failed: {ack.error}", now)
         self._check_published(now)
@@ -520,7 +525,7 @@ class CoordinatorMachine:
         self._effects.append(VersionPublished(version, len(self.seated) + 1))
 
     def _publication_timed_out(self, now: float) -> None:
-        self.publisher.timed_out()
+        self.publisher.timed_out(few_are_late=self._few_are_late())
         committing = self.publisher.committing
         bound = TimeBound.COMMIT if committing else TimeBound.STAGE
         self._session_lost(bound, f"{'commit' if committing else 'stage'} timed out", now)

@@ -20,6 +20,11 @@ NOTICEABLE = 0.1  # seconds; less is no delay
 AT_ONCE = 1.0  # seconds; what fails sooner does not fail for lack of time
 
 
+def is_slow(seconds: float) -> bool:
+    """Whether a wait that ended badly after `seconds` may have ended so for lack of time."""
+    return seconds >= AT_ONCE
+
+
 class StretchedBound:
     """How long waits of one kind may take: `setting`, or three times the longest of the last ones.
 
@@ -54,7 +59,7 @@ class StretchedBound:
         """A wait ended badly after `seconds`. Whether a bound within the engine may have caused it:
         then it counts as one that was given up.
         """
-        slow = seconds >= AT_ONCE
+        slow = is_slow(seconds)
         if slow:
             self.passed()
         return slow

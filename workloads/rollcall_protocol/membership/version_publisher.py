@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from rollcall_protocol.membership.coordinator_effects import SendMessage
-from rollcall_protocol.membership.stretched_bounds import StretchedBound, WaitBounds
+from rollcall_protocol.membership.stretched_bounds import StretchedBound, WaitBounds, is_slow
 from rollcall_protocol.wire.ids import MemberId, SessionId, Version
 from rollcall_protocol.wire.messages import Commit, Stage, WeightDelta
 from rollcall_protocol.wire.weight_manifest import WeightManifest
@@ -26,8 +26,8 @@ class VersionPublication:
     """One version on its way; `waiting` are the members that have not acknowledged the step.
 
     `delta` may be sent to a session whose members all serve its base; not after a failure.
-    `asked_at`, when the step began, and `deadline` are on the machine's clock (seconds); `deadline`
-    is None while nothing is sent.
+    `asked_at`, when the step began, `acknowledged_at`, when a member acknowledged it last, and
+    `deadline` are on the machine's clock (seconds); `deadline` is None while nothing is sent.
     """
 
     version: Version
@@ -37,6 +37,7 @@ class VersionPublication:
     waiting: set[MemberId] = field(default_factory=set)
     deadline: float | None = None
     asked_at: float = 0.0
+    acknowledged_at: float = 0.0
     failures: int = 0
 
 
@@ -112,24 +113,39 @@ class VersionPublisher:
         message = Commit(session, self._current().version)
         return [SendMessage(member, message) for member in members]
 
-    def acknowledged(self, member: MemberId) -> bool:
+    def acknowledged(self, member: MemberId, now: float) -> bool:
         """Note an acknowledgement of the step; True when it was the last one."""
-        waiting = self._current().waiting
-        waiting.discard(member)
-        return not waiting
+        publication = self._current()
+        publication.waiting.discard(member)
+        publication.acknowledged_at = now
+        return not publication.waiting
 
     @property
     def asked_at(self) -> float:
         """When the step began."""
         return self._current().asked_at
 
-    def timed_out(self) -> None:
-        """The step was not acknowledged within its bound: the next one has longer."""
-        self._bound.passed()
+    def timed_out(self, *, few_are_late: bool) -> None:
+        """The step was not acknowledged within its bound: the next one has longer.
 
-    def transfer_failed(self, now: float) -> bool:
-        """A member could not send or receive; whether for lack of time: it took a while."""
-        return self._bound.failed(now - self.asked_at)
+        Where `few_are_late` it is they who are slow, and not the machines: then the bound goes by
+        the others, so that members that hang are excluded as soon as on idle machines.
+        """
+        publication = self._current()
+        if few_are_late:
+            self._bound.took(publication.acknowledged_at - publication.asked_at)
+        else:
+            self._bound.passed()
+
+    def transfer_failed(self, now: float, *, few_are_late: bool) -> bool:
+        """A member could not send or receive; whether for lack of time: it took a while.
+
+        `few_are_late` as of `timed_out`.
+        """
+        slow = is_slow(now - self.asked_at)
+        if slow:
+            self.timed_out(few_are_late=few_are_late)
+        return slow
 
     def stage_failed(self) -> bool:
         """Note that a transfer failed; True with the third in a row: members are excluded.
@@ -180,4 +196,5 @@ class VersionPublisher:
     def _ask(self, step: PublicationStep, members: Sequence[MemberId], now: float) -> None:
         publication = self._current()
         publication.step, publication.waiting = step, set(members)
-        publication.asked_at, publication.deadline = now, now + self._bound.seconds
+        publication.asked_at = publication.acknowledged_at = now
+        publication.deadline = now + self._bound.seconds

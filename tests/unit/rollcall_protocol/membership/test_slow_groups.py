@@ -34,22 +34,28 @@ ROLLOUT = MemberId("uid-a", "b1")
 
 
 class SlowGroup:
-    """A coordinator and one rollout; each kind of message is answered `takes` seconds later."""
+    """A coordinator and a rollout for each letter of `pods`, of which those of `hang` answer no
+    STAGE; each kind of message is answered `takes` seconds later.
+    """
 
-    def __init__(self, **takes: float) -> None:
+    def __init__(self, pods: str = "a", hang: str = "", /, **takes: float) -> None:
+        self.hang = {MemberId(f"uid-{pod}", "b1") for pod in hang}
         self.takes = {Prepare: 0.0, Join: 0.0, Stage: 0.0, Commit: 0.0}
         names = {kind.__name__.lower(): kind for kind in self.takes}
         self.takes |= {names[name]: seconds for name, seconds in takes.items()}
-        self.now, self.machine = 0.0, machine()
+        self.now, self.machine, self.published_at = 0.0, machine(), 0.0
         self.effects: list[CoordinatorEffect] = []
         self.answers: list[tuple[float, MemberId, Ack]] = []
-        self.do(self.machine.push_roster(roster(1, "a"), self.now))
-        self.do(self.machine.hello(hello("a"), self.now))
+        self.do(self.machine.push_roster(roster(1, *pods), self.now))
+        for pod in pods:
+            self.do(self.machine.hello(hello(pod), self.now))
         self.number = 0
 
     def do(self, effects: list[CoordinatorEffect]) -> None:
         self.effects += effects
         for effect in effects:
+            if isinstance(effect, VersionPublished):
+                self.published_at = self.now
             if isinstance(effect, SendMessage):
                 self.answer(effect)
             elif isinstance(effect, CloseStream):
@@ -64,6 +70,8 @@ class SlowGroup:
     def answer(self, effect: SendMessage) -> None:
         message = effect.message
         if not isinstance(message, (Prepare, Join, Stage, Commit)):
+            return
+        if effect.to in self.hang and isinstance(message, Stage):
             return
         phase = AckPhase(type(message).__name__.lower())
         version = message.version if isinstance(message, (Stage, Commit)) else None
@@ -167,6 +175,27 @@ def test_a_transfer_that_fails_within_the_engines_own_bound_gives_the_next_one_l
     group.do(group.machine.receive(SENDER, failed, group.now + 5.0))
     assert group.machine.bounds.engine_stretch > before
     assert SessionTimedOut(TimeBound.STAGE) in group.effects
+
+
+@pytest.mark.parametrize(
+    ("hang", "stage", "seconds"),
+    [
+        ("d", 1.0, 3 * TIMEOUTS.stage_timeout),
+        ("d", 20.0, (1 + 2 + 2) * TIMEOUTS.stage_timeout),  # thrice the others' 20 s
+        ("cd", 1.0, (1 + 3 + 6) * TIMEOUTS.stage_timeout),
+    ],
+    ids=["one of four", "and the others are slow", "half of all"],
+)
+def test_the_few_that_acknowledge_no_stage_are_excluded_by_the_time_that_the_others_take(
+    hang: str, stage: float, seconds: float
+) -> None:
+    group = SlowGroup("abcd", hang, stage=stage)
+    group.run()
+    began = group.now
+    assert group.publish() == (3, 5 - len(hang))
+    suspected = {e.member for e in group.effects if isinstance(e, MemberSuspected)}
+    assert suspected == group.hang
+    assert group.published_at - began == pytest.approx(seconds + stage)
 
 
 def test_a_transfer_that_fails_at_once_stretches_nothing() -> None:

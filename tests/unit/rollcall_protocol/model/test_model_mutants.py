@@ -149,7 +149,7 @@ MUTANTS = (
         "one receiver is enough to commit",
         VersionPublisher,
         "acknowledged",
-        "return not waiting",
+        "return not publication.waiting",
         "return True",
         "rollouts fail",
         "3:",
