@@ -63,6 +63,7 @@ async def test_what_is_published_is_received_and_never_what_it_replaced(tmp_path
             next(rollout.receive())
 
 
+@pytest.mark.slow
 async def test_an_iteration_that_is_left_changes_no_version_and_keeps_what_it_gave(
     tmp_path: Path,
 ) -> None:
@@ -124,6 +125,7 @@ async def test_a_version_is_published_once_apply_returns(tmp_path: Path) -> None
             rollout.receive()
 
 
+@pytest.mark.slow
 async def test_one_that_is_killed_while_it_receives_is_replaced(tmp_path: Path) -> None:
     async with external_job(
         tmp_path, rollouts=0, config=external_job_config(membership=QUICK)

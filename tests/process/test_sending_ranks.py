@@ -13,6 +13,8 @@ import pytest
 from tests.process.harness import FAST, STEP_SECONDS, LocalJob
 from tests.unit.rollcall_runtime.jobs import external_job_config
 
+pytestmark = pytest.mark.slow  # the gate has tests/scenarios/test_own_trainer.py
+
 PROGRAM = Path(__file__).with_name("sending_ranks_program.py")
 STEPS = 6
 FAILED = 2  # the step in which a rank's tensors end with an error
@@ -58,7 +60,6 @@ async def test_sharded_weights_arrive_whole_from_their_ranks(tmp_path: Path) -> 
         await check(job, 2)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "ranks", "engine"),
     [
@@ -75,7 +76,6 @@ async def test_weights_arrive_whole_however_they_lie(
         await check(job, ranks, fails=None if layout == "columns" else FAILED)
 
 
-@pytest.mark.slow
 async def test_all_ranks_learn_that_the_process_of_one_has_died(
     tmp_path: Path,
 ) -> None:

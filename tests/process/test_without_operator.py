@@ -139,6 +139,7 @@ async def test_the_coordinator_speaks_tls_alone(tmp_path: Path) -> None:
                 await session.get(f"http://{url}{route}")
 
 
+@pytest.mark.slow
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     async with own_machine(tmp_path) as machine:
         variables = await machine.admit("one")

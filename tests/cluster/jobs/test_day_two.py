@@ -167,6 +167,7 @@ def test_a_changed_trainer_restarts_by_annotation_from_its_checkpoint(job: Runni
     assert restarts == [0, 0], "the rollouts ran on"
 
 
+@pytest.mark.alone  # all pods of the node leave it
 def test_kubectl_drain_of_the_trainers_node_goes_on_from_its_checkpoint(job: RunningJob) -> None:
     step = job.saved()
     before = job.trainer()

@@ -207,7 +207,7 @@ def test_ranks_of_a_pod_share_the_devices_that_it_claims(kubectl: Kubectl) -> No
     with offered(kubectl, ordinary_nodes(kubectl)):
         kubectl.apply(claim_template(2), job)
         watcher = JobWatcher(kubectl, "reverse")
-        watcher.until(lambda seen: seen.step > 2, seconds=deadlines.STARTED)
+        watcher.until(lambda seen: seen.step > 2 and seen.ready == 2, seconds=deadlines.STARTED)
         trainer = "reverse-trainer-0"
         assert kubectl.run("exec", trainer, "--", "printenv", VARIABLE) == "yes\n"
         claims = kubectl.items("resourceclaims")
