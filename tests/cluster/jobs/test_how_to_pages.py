@@ -205,19 +205,21 @@ def test_ranks_of_a_pod_share_the_devices_that_it_claims(kubectl: Kubectl) -> No
         claiming["resourceClaims"] = [{"name": "gpus", "resourceClaimTemplateName": TEMPLATE}]
         claiming["containers"][0].setdefault("resources", {})["claims"] = [{"name": "gpus"}]
     with offered(kubectl, ordinary_nodes(kubectl)):
-        kubectl.apply(claim_template(2), job)
-        watcher = JobWatcher(kubectl, "reverse")
-        watcher.until(lambda seen: seen.step > 2 and seen.ready == 2, seconds=deadlines.STARTED)
-        trainer = "reverse-trainer-0"
-        assert kubectl.run("exec", trainer, "--", "printenv", VARIABLE) == "yes\n"
-        claims = kubectl.items("resourceclaims")
-        allocated = [c["status"]["allocation"]["devices"]["results"] for c in claims]
-        assert [len(devices) for devices in allocated] == [2, 2, 2]
-        own = f"grep -a '^{pod_contract.LOCAL_RANK}='"
-        ranks = f"cat /proc/[0-9]*/environ 2>&1 | tr '\\0' '\\n' | {own} | sort -u | wc -l"
-        assert kubectl.run("exec", trainer, "--", "sh", "-c", ranks).strip() == "2"
-        kubectl.run("delete", "rljob", "reverse", seconds=120)
-        wait_for("the claims to be given back", lambda: not kubectl.items("pods"), seconds=120)
+        try:
+            kubectl.apply(claim_template(2), job)
+            watcher = JobWatcher(kubectl, "reverse")
+            watcher.until(lambda seen: seen.step > 2 and seen.ready == 2, seconds=deadlines.STARTED)
+            trainer = "reverse-trainer-0"
+            assert kubectl.run("exec", trainer, "--", "printenv", VARIABLE) == "yes\n"
+            claims = kubectl.items("resourceclaims")
+            allocated = [c["status"]["allocation"]["devices"]["results"] for c in claims]
+            assert [len(devices) for devices in allocated] == [2, 2, 2]
+            own = f"grep -a '^{pod_contract.LOCAL_RANK}='"
+            ranks = f"cat /proc/[0-9]*/environ 2>&1 | tr '\\0' '\\n' | {own} | sort -u | wc -l"
+            assert kubectl.run("exec", trainer, "--", "sh", "-c", ranks).strip() == "2"
+        finally:  # what takes the claims back must still be there
+            kubectl.run("delete", "rljob", "reverse", seconds=120)
+            wait_for("the claims to be given back", lambda: not kubectl.items("pods"), seconds=120)
 
 
 def test_a_job_of_several_pools_and_one_that_is_lent_trains_in_all(kubectl: Kubectl) -> None:

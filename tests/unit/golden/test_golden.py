@@ -37,6 +37,7 @@ def test_every_reason_of_an_event_has_an_entry(spoken: Spoken) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # it traces each line of all scenarios
 def test_every_place_that_makes_a_message_is_reached_by_a_scenario() -> None:
     assert messages.unreached() == []
 
