@@ -7,6 +7,7 @@ from rollcall_operator.api import labels
 from rollcall_operator.plan.apply_needed import digest
 from rollcall_operator.plan.children.pod_template import TOKEN_PATH
 from rollcall_operator.plan.model import LinkFacts, LinkFailure, NodeFacts, Refusal, Taint
+from rollcall_operator.plan.refusals import NO_CHILD
 from rollcall_protocol.pod_contract import ExitCode
 from rollcall_protocol.wire.ids import SessionId
 from rollcall_protocol.wire.job_snapshot import (
@@ -659,13 +660,20 @@ def many_errors() -> JobSimulator:
 
 
 def trainer_is_refused() -> JobSimulator:
-    simulator = JobSimulator()
-    plan = simulator.reconcile()
-    (body,) = (b for b in plan.applies if b["kind"] == "StatefulSet")
-    message = (
+    return _trainer_is_refused(
         'StatefulSet.apps "bad-trainer" is invalid: spec.template.spec.containers[0].name: Invalid '
         'value: "Main_Container": a lowercase RFC 1123 label must consist of lower case characters'
     )
+
+
+def statefulset_of_others_has_the_trainers_name() -> JobSimulator:
+    return _trainer_is_refused(NO_CHILD)
+
+
+def _trainer_is_refused(message: str) -> JobSimulator:
+    simulator = JobSimulator()
+    plan = simulator.reconcile()
+    (body,) = (b for b in plan.applies if b["kind"] == "StatefulSet")
     simulator.refusals["StatefulSet/bad-trainer"] = Refusal(digest(body), message)
     simulator.children.pop("StatefulSet/bad-trainer")
     simulator.converge(5)
@@ -798,6 +806,7 @@ SCENARIOS: dict[str, Scenario] = {
         sessions_are_rebuilt,
         many_errors,
         trainer_is_refused,
+        statefulset_of_others_has_the_trainers_name,
         deployment_of_a_lent_pool_is_refused,
         pool_of_that_name_serves_another_job,
         pool_has_no_job,
