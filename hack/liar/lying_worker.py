@@ -179,7 +179,7 @@ def _weights(liar: Liar) -> None:
 
 
 def _answers(liar: Liar) -> None:
-    """Answer whoever asks its own endpoint by a redirect, never, in part, or compressed."""
+    """Have its endpoint redirect a request, stop in mid-answer, cut it off, or compress it."""
     from aiohttp import web  # noqa: PLC0415
 
     from rollcall_runtime.rollout.agent_server import AgentServer  # noqa: PLC0415

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hack.attacks import hostile_service
-from hack.cluster.examples import WORKER_IMAGE, example
+from hack.cluster.examples import example
 from hack.cluster.kubectl import wait_for
 from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NAME = "hostile"
 _PROGRAM = Path(hostile_service.__file__)
 _FOLDER = "/program"
+_LISTENS = ("--host", "0.0.0.0", "--port", str(MEMBERSHIP_PORT))
 _ALWAYS = {"exec": {"command": ["true"]}}  # nothing there answers a probe
 SECONDS = 180.0  # for the operator to cut it off, on a busy machine
 
@@ -38,14 +39,12 @@ def manifests() -> list[dict[str, Any]]:
     pod = job["spec"]["trainer"]["template"]["spec"]
     (container,) = pod["containers"]
     container |= {
-        "image": WORKER_IMAGE,
         # Elsewhere it would have a processor of its own.
         "command": ["nice", "-n", "19", "python3", f"{_FOLDER}/{_PROGRAM.name}"],
-        "args": [hostile_service.EACH, "--host", "0.0.0.0", "--port", str(MEMBERSHIP_PORT)],
+        "args": [hostile_service.EACH, *_LISTENS, "--to", "/v1/elsewhere"],
         "startupProbe": _ALWAYS,
         "livenessProbe": _ALWAYS,
     }
-    container["args"] += ["--to", "/v1/elsewhere"]
     pod["volumes"] = [{"name": "program", "configMap": {"name": NAME}}]
     return [program, job]
 
