@@ -57,8 +57,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     beside = f"{options.namespace}-hostile"
     try:
-        with hostile_job(kubectl, beside) if options.hostile else nullcontext():
+        with hostile_job(kubectl, beside) if options.hostile else nullcontext(list) as others:
             result = soak_run.run(within, wanted, say=say)
+            result["violations"] += others()
     finally:
         kubectl.run("delete", "namespace", options.namespace, "--wait=false")
     finish("soak", run, {"seed": options.seed, "seconds": options.seconds, **result})

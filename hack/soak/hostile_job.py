@@ -13,7 +13,7 @@ from rollcall_operator.api.conditions import JobCondition, Reason
 from rollcall_protocol.pod_contract import MEMBERSHIP_PORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hack.cluster.kubectl import Kubectl
 
@@ -50,16 +50,23 @@ def manifests() -> list[dict[str, Any]]:
 
 
 @contextmanager
-def hostile_job(kubectl: Kubectl, namespace: str) -> Iterator[None]:
+def hostile_job(kubectl: Kubectl, namespace: str) -> Iterator[Callable[[], list[str]]]:
     """It attacks in a namespace of its own within the `with`.
 
-    TimeoutError at the end if the operator does not say that it has cut the job off.
+    What is yielded waits until the operator has cut the job off, and says what it did not do.
     """
     within = kubectl.fresh_namespace(namespace)
+
+    def violations() -> list[str]:
+        try:
+            wait_for("the hostile job is cut off", lambda: _is_cut_off(within), seconds=SECONDS)
+        except TimeoutError as error:
+            return [str(error)]
+        return []
+
     try:
         within.apply(*manifests())
-        yield
-        wait_for("the hostile job is cut off", lambda: _is_cut_off(within), seconds=SECONDS)
+        yield violations
     finally:
         kubectl.run("delete", "namespace", namespace, "--wait=false")
 
