@@ -29,6 +29,7 @@ GOALS: Mapping[str, tuple[float, float]] = {
     "stall_stop": (0.3, 1.0),
     "scale_up": (3.0, 6.0),
     "trainer_kill": (5.0, 10.0),
+    "trainer_killed_again": (5.0, 5.0),
 }
 TITLES: Mapping[str, str] = {
     "kill_idle": "rollout killed, idle: survivors' session",
