@@ -293,6 +293,8 @@ class Operator:
             if isinstance(error, LeadershipLostError):
                 self._drain = 0.0  # another process may be the leader by now
             if error is not None:
+                # Said now: on a busy machine the end may be forced before all parts have ended.
+                log.critical("Stopping: %s", str(error) or type(error).__name__)
                 self._limit_shutdown()
                 raise error
         if stop in done:

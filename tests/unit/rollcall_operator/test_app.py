@@ -42,11 +42,14 @@ async def test_waiting_ends_when_asked_to_stop(operator: Operator) -> None:
     slow.cancel()
 
 
-async def test_a_lost_lease_leaves_running_reconciles_no_time(operator: Operator) -> None:
+async def test_a_lost_lease_leaves_running_reconciles_no_time_and_is_said_at_once(
+    operator: Operator, caplog: pytest.LogCaptureFixture
+) -> None:
     slow = asyncio.create_task(never())
     with pytest.raises(LeadershipLostError):
         await operator._race(slow, asyncio.create_task(fail(LeadershipLostError("taken"))))
     assert operator._drain == 0.0
+    assert "Stopping: taken" in caplog.messages
     assert operator._last_resort is not None
     operator._last_resort.cancel()
     slow.cancel()
