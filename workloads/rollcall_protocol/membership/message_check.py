@@ -58,6 +58,10 @@ def check_hello(
     if max(len(hello.descriptor), len(hello.shard)) > MAX_DESCRIPTOR:
         problem = f"the descriptor or shard has more than {MAX_DESCRIPTOR} characters"
         return BadMessage(MessageFault.HELLO, problem)
+    # They are logged, resolved and encoded. UTF-8 has no half of a surrogate pair; JSON may.
+    if not all(text.isprintable() for text in (*names, pool, hello.descriptor, hello.shard)):
+        problem = "a name, the address, descriptor or shard has characters that cannot be printed"
+        return BadMessage(MessageFault.HELLO, problem)
     elsewhere = hello.sender is None and hello.weights_port != (rollout_port or hello.weights_port)
     if elsewhere or not 0 < hello.weights_port < 2**16:
         return BadMessage(MessageFault.HELLO, f"weights_port is {hello.weights_port}")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+from rollcall_protocol.wire.printable_text import one_line
+
 T = TypeVar("T")
 Decoder = Callable[[Any, str], Any]  # of a plain JSON value and the path to it
 
@@ -26,10 +28,13 @@ _PLAIN = frozenset({int, float, str})  # samples are long tuples of these: no ca
 
 
 class CodecError(ValueError):
-    """A JSON value does not fit the type; the message starts with the field's path."""
+    """A JSON value does not fit the type; the message starts with the field's path.
+
+    The message is printable: JSON may hold half of a surrogate pair, which cannot be encoded.
+    """
 
     def __init__(self, message: str) -> None:
-        super().__init__(message[:MAX_ERROR])
+        super().__init__(one_line(message[:MAX_ERROR]))
 
 
 # --- encoding ------------------------------------------------------------------------------------

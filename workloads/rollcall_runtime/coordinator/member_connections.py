@@ -23,6 +23,7 @@ from rollcall_protocol.wire.messages import (
     MemberMessage,
     loads,
 )
+from rollcall_protocol.wire.printable_text import one_line
 from rollcall_runtime.membership.liveness import LivenessMonitor, SilentError
 from rollcall_runtime.membership.long_messages import dump_message, load_message
 from rollcall_runtime.worker.asyncio_helpers import first_of
@@ -110,7 +111,7 @@ class MemberConnection:
                 await self._socket.send_str(await asyncio.shield(text))
         with contextlib.suppress(asyncio.TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._socket.close(message=self._reason.encode()[:120])
+                await self._socket.close(message=_close_message(self._reason))
         raise ConnectionResetError(self._reason)
 
 
@@ -185,7 +186,7 @@ class MemberConnections:
             hello = loads(text, Hello)
         except (CodecError, TypeError, TimeoutError) as error:
             self._refused("malformed")
-            await socket.close(message=f"Hello expected: {error}".encode()[:120])
+            await socket.close(message=_close_message(f"Hello expected: {error}"))
             return socket
         except OSError:  # the connection was lost before
             return socket
@@ -193,13 +194,13 @@ class MemberConnections:
         if problem:
             self._refused(TokenRefusal.IMPERSONATED.value)
             log.warning("refused a stream: %.500s", problem)
-            await socket.close(message=problem.encode()[:120])
+            await socket.close(message=_close_message(problem))
             return socket
         bad = self._listener.hello_problem(hello)
         if bad is not None:
             self._refused(bad.fault.value)
             log.warning("pod %.253s may not register: %s", hello.pod, bad.problem, extra=REPEATED)
-            await socket.close(message=bad.problem.encode()[:120])
+            await socket.close(message=_close_message(bad.problem))
             return socket
         member = hello.member
         connection = MemberConnection(
@@ -262,6 +263,14 @@ class MemberConnections:
             raise ConnectionResetError(f"stream failed: {socket.exception()}")
         if socket.close_code is not None and socket.close_code >= 1006:
             raise ConnectionResetError("connection lost")
+
+
+def _close_message(reason: str) -> bytes:
+    """The start of `reason` for a close frame: RFC 6455 allows 123 bytes of UTF-8.
+
+    What a member wrote stands in it, which may hold half of a surrogate pair.
+    """
+    return one_line(reason).encode()[:120].decode(errors="ignore").encode()
 
 
 def false_name(hello: Hello, caller: Caller, *, processes: int) -> str:

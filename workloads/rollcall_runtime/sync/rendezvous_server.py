@@ -269,8 +269,8 @@ def _refuse_confirmation(request: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("not a string")  # noqa: TRY004 - a bad message, not a bug
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError("no printable text")
     return value
 
 

@@ -38,7 +38,7 @@ def report_failure(error: BaseException, code: pod_contract.ExitCode) -> int:
 def report_stop(message: str) -> None:
     """Log why the worker stops though its work is not done; also to the termination log."""
     log.warning("%s", message)
-    write_termination_log(message.encode()[:MESSAGE_BYTES])
+    write_termination_log(_utf8(message)[:MESSAGE_BYTES])
 
 
 def write_termination_log(message: bytes) -> None:
@@ -70,13 +70,18 @@ def summary(error: BaseException) -> str:
     return f"{message} ({Path(frame.filename).name}:{frame.lineno} in {frame.name})"
 
 
+def _utf8(text: str) -> bytes:
+    """What is no text, such as half of a surrogate pair in a name, as its escape."""
+    return text.encode(errors="backslashreplace")
+
+
 def termination_message(error: BaseException) -> bytes:
     """The summary, then the end of the traceback, within MESSAGE_BYTES of UTF-8."""
     first = summary(error)
     if isinstance(error, (SpecError, FencedError)) and user_frame(error) is None:
-        return first.encode()[:MESSAGE_BYTES]
-    head = f"{first}\n\n".encode()
-    text = "".join(traceback.format_exception(error)).rstrip("\n").encode()
+        return _utf8(first)[:MESSAGE_BYTES]
+    head = _utf8(f"{first}\n\n")
+    text = _utf8("".join(traceback.format_exception(error)).rstrip("\n"))
     room = MESSAGE_BYTES - len(head)
     if len(text) > room:
         mark = b"...\n"

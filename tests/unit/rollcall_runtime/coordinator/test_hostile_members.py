@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import WSMessage, WSMsgType
 
 from rollcall_protocol import pod_contract
 from rollcall_protocol.membership.message_check import MAX_PARTS_AHEAD
@@ -36,15 +37,16 @@ PART = WeightManifest((), 300, MIB, made_up(7))
 HELLO = Hello("job-uid", "default", MemberId("uid-a", "b1"), "a", "pool", ADDRESS, "")
 OUTSIDER = MemberId("uid-outsider", "b1")
 MINE = Lineage(1, 1)
+HALF = "\ud800"  # of a surrogate pair: JSON may hold it, and UTF-8 cannot
 
 
-async def greet(group: Group, text: str) -> None:
-    """Open a stream as pod a, say `text` first, and wait for the stream's end."""
+async def greet(group: Group, text: str) -> WSMessage:
+    """Open a stream as pod a, say `text` first, and wait for the stream's end: what is said."""
     url = group.url(pod_contract.MEMBER_STREAM_ROUTE)
     headers = bearer(group.token("a"))
     async with group.http.ws_connect(url, headers=headers) as socket:
         await socket.send_str(text)
-        await socket.receive(timeout=5)
+        return await socket.receive(timeout=5)
 
 
 async def trains(group: Group) -> bool:
@@ -86,6 +88,26 @@ async def test_a_hello_that_cannot_be_true_is_refused(
         assert group.counts.refusals == [what]
         assert group.coordinator.connections.pods == {"uid-b", "uid-job-trainer-1"}
         await group.publish_with(sender, PART)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *({name: HALF} for name in ("job_uid", "group", "pod", "pool", "address", "shard")),
+        {"descriptor": HALF},
+        {"member": {"pod_uid": HALF, "boot_id": "b1"}},
+        {"member": {"pod_uid": "uid-a", "boot_id": "b1", HALF: 1}},
+        {HALF: HALF},
+    ],
+)
+async def test_a_hello_with_half_of_a_surrogate_pair_is_answered_with_a_reason(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    async with Group(tmp_path, config=FAST) as group:
+        await group.push(1, "a")
+        end = await greet(group, json.dumps(json.loads(dumps(HELLO)) | changes))
+        assert end.type is WSMsgType.CLOSE
+        assert end.extra
 
 
 @pytest.mark.parametrize("sender", [None, 0, 2, -1])
