@@ -99,14 +99,15 @@ class CoordinatorContact:
     def failure(self) -> LinkFailure | None:
         """Why a coordinator that should report does not; None while it does.
 
-        A coordinator whose pod is not ready may still start, unless it fell silent before, or
-        hangs: its probes fail before its connection counts as silent.
+        A coordinator whose pod is not ready may still start, unless it fell silent before, hangs
+        (its probes fail before its connection counts as silent) or was cut off.
         """
         link, pod = self.link, self.pod
         if link is None or pod is None or link.connected:
             return None
         hangs = self.reported and link.failure is LinkFailure.SILENT
-        if self.seconds_left > 0 or not (pod.ready or hangs or self.fell_silent):
+        cut_off = link.failure is LinkFailure.EXCESSIVE
+        if self.seconds_left > 0 or not (pod.ready or hangs or cut_off or self.fell_silent):
             return None
         return link.failure or LinkFailure.UNREACHABLE
 

@@ -136,6 +136,17 @@ def test_a_coordinator_hangs_also_if_its_probes_fail_before_its_connection_count
     assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSilent"
 
 
+def test_a_coordinator_that_was_cut_off_is_a_failure_also_in_a_pod_that_was_never_ready() -> None:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.change(simulator.trainer, ready=False)
+    silent(simulator, LinkFailure.EXCESSIVE, "it sent too much")
+    simulator.converge(6)
+    assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSendsTooMuch"
+
+
 def test_a_trainer_that_starts_again_in_its_pod_is_no_failure() -> None:
     simulator = running()
     silent(simulator, LinkFailure.UNREACHABLE)
