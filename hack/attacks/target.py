@@ -41,7 +41,8 @@ def attacked_config() -> JobConfig:
             "max_steps": 1_000_000,
             "prompts_per_step": 8,
             "group_size": 8,
-            "settings": preset("grpo", kl_coefficient=1e-9),
+            # Without the entropy it stays for a thousand steps where groups of 8 samples are alike.
+            "settings": preset("grpo", kl_coefficient=1e-9, entropy_coefficient=0.01),
         },
         membership=FAST,
         weight_sync={"engine": "gloo"},
