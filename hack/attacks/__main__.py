@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import math
 import sys
 import tempfile
@@ -95,6 +96,8 @@ def main() -> int:
         for attack in chosen:
             say(f"{attack.name} ({attack.role}): {attack.what}")
         return 0
+    # Of each write of an attacker whose connection was closed.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     folder = Path(tempfile.mkdtemp(prefix="rollcall-attacks-"))
     outcomes, reward = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))
     failed = [outcome for outcome in outcomes if outcome.failures()]
