@@ -112,6 +112,12 @@ class CoordinatorContact:
         return link.failure or LinkFailure.UNREACHABLE
 
     @property
+    def starts_again(self) -> bool:
+        """Whether it has reported, and sends nothing now, in a pod that is not ready."""
+        silent = self.link is not None and not self.link.connected and self.seconds_left <= 0
+        return self.reported and silent and self.pod is not None and not self.pod.ready
+
+    @property
     def stale_since(self) -> str | None:
         """Since when it does not report; None while it does."""
         return to_time(self.link.since) if self.link and self.failure else None
@@ -150,14 +156,15 @@ def coordinator_connected(contact: CoordinatorContact) -> list[ConditionState]:
         if link.failure is None and contact.fell_silent:
             return []
         return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
-    if contact.reported:
+    if contact.reported and not contact.starts_again:
         text = f"the coordinator in pod {pod} reports to the operator"
         return [ConditionState(kind, True, Reason.CONNECTED, text)]
     known = contact.fell_silent or contact.stored_reason == Reason.CONNECTED
     if contact.pod.ready and known:
         return []
     why = f": {link.detail}" if link is not None and link.detail else ""
-    text = f"the coordinator in pod {pod} has not reported to the operator yet{why}"
+    since = "since it started again" if contact.reported else "yet"
+    text = f"the coordinator in pod {pod} has not reported to the operator {since}{why}"
     return [ConditionState(kind, False, Reason.STARTING, text)]
 
 

@@ -153,6 +153,9 @@ def test_a_trainer_that_starts_again_in_its_pod_is_no_failure() -> None:
     simulator.change(simulator.trainer, ready=False)
     simulator.converge(60)
     assert "staleSince" not in simulator.status
+    condition = simulator.condition("CoordinatorConnected")
+    assert (condition["status"], condition["reason"]) == ("False", "Starting")
+    assert "since it started again: refused" in condition["message"]
 
 
 def test_an_operator_that_restarts_meanwhile_says_so_too() -> None:
