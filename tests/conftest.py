@@ -54,6 +54,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(OutcomeRecord(Path(record)))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Without halves of surrogate pairs, which end the worker of pytest-xdist that sends them."""
+    report = yield
+    report.sections = [
+        (title, text.encode(errors="backslashreplace").decode()) for title, text in report.sections
+    ]
+    return report
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest-xdist, which reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None]:
     for item in items:

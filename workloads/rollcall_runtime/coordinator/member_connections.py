@@ -190,7 +190,7 @@ class MemberConnections:
             return socket
         except OSError:  # the connection was lost before
             return socket
-        problem = false_name(hello, current_caller(), processes=self._processes)
+        problem = one_line(false_name(hello, current_caller(), processes=self._processes))
         if problem:
             self._refused(TokenRefusal.IMPERSONATED.value)
             log.warning("refused a stream: %.500s", problem)
