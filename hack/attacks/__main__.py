@@ -96,7 +96,7 @@ def main() -> int:
         for attack in chosen:
             say(f"{attack.name} ({attack.role}): {attack.what}")
         return 0
-    # Of each write of an attacker whose connection was closed.
+    # It warns of each write to a connection that is closed, and attackers write on.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     folder = Path(tempfile.mkdtemp(prefix="rollcall-attacks-"))
     outcomes, reward = asyncio.run(attack_all(chosen, seed=arguments.seed, folder=folder))

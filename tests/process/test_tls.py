@@ -30,6 +30,13 @@ def mounted(job: LocalJob, pod: Pod) -> Path:
     return job.folder / "mounted" / pod.uid
 
 
+async def is_kept_out(job: LocalJob, newcomer: Pod, why: str) -> None:
+    """The newcomer logs `why`, and does not join; the others train on."""
+    await newcomer.logs_line(why, seconds=START_SECONDS)
+    await job.steps(2, seconds=STEP_SECONDS)
+    assert not in_sync(job.operator.last, newcomer)
+
+
 async def test_ranks_rollouts_and_reference_use_tls_and_what_does_not_is_refused_and_counted(
     tmp_path: Path,
 ) -> None:
@@ -57,9 +64,7 @@ async def test_a_rollout_sends_nothing_to_a_coordinator_that_it_cannot_verify(
         believe(mounted(job, newcomer), trustme.CA())
         await newcomer.start()
         await job.push_roster(EpochCause.MEMBERS_JOINED)
-        await newcomer.logs_line("certificate verify failed", seconds=START_SECONDS)
-        await job.steps(2, seconds=STEP_SECONDS)
-        assert not in_sync(job.operator.last, newcomer)
+        await is_kept_out(job, newcomer, "certificate verify failed")
         believe(mounted(job, newcomer), trustme.CA(), authority())  # as the kubelet brings it
         await job.operator.until(lambda s: in_sync(s, newcomer), seconds=STEP_SECONDS)
 
@@ -86,8 +91,6 @@ async def test_a_certificate_that_expires_in_mid_run_keeps_out_newcomers_until_i
         show(shown, address, until=dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1))
         await asyncio.sleep(2.0)  # files are looked at once a second
         await newcomer.start()
-        await newcomer.logs_line("certificate has expired", seconds=START_SECONDS)
-        await job.steps(2, seconds=STEP_SECONDS)
-        assert not in_sync(job.operator.last, newcomer)
+        await is_kept_out(job, newcomer, "certificate has expired")
         show(shown, address)
         await job.operator.until(lambda s: in_sync(s, newcomer), seconds=START_SECONDS)

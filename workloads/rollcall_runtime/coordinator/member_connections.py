@@ -190,10 +190,10 @@ class MemberConnections:
             return socket
         except OSError:  # the connection was lost before
             return socket
-        problem = one_line(false_name(hello, current_caller(), processes=self._processes))
+        problem = false_name(hello, current_caller(), processes=self._processes)
         if problem:
             self._refused(TokenRefusal.IMPERSONATED.value)
-            log.warning("refused a stream: %.500s", problem)
+            log.warning("refused a stream: %.500s", one_line(problem))
             await socket.close(message=_close_message(problem))
             return socket
         bad = self._listener.hello_problem(hello)

@@ -66,8 +66,8 @@ def rendered(
 def foreign_role(messages: Sequence[Mapping[str, Any]], template: str) -> str | None:
     """The first role that is none of ROLES and that the template does not name.
 
-    Many templates write a role that they do not name as it is. The model would then read turns of
-    a kind that it was not trained on.
+    Many templates copy the name of such a role into the text. The model would then read turns of a
+    kind that it was not trained on.
     """
     found = (message["role"] for message in messages if message["role"] not in ROLES)
     return next((r for r in found if f"'{r}'" not in template and f'"{r}"' not in template), None)

@@ -96,6 +96,11 @@ class CoordinatorContact:
         return SILENCE_SECONDS if known or answers else FIRST_REPORT_SECONDS
 
     @property
+    def silent(self) -> bool:
+        """Whether it has sent nothing for as long as a coordinator may."""
+        return self.link is not None and not self.link.connected and self.seconds_left <= 0
+
+    @property
     def failure(self) -> LinkFailure | None:
         """Why a coordinator that should report does not; None while it does.
 
@@ -103,19 +108,13 @@ class CoordinatorContact:
         (its probes fail before its connection counts as silent) or was cut off.
         """
         link, pod = self.link, self.pod
-        if link is None or pod is None or link.connected:
+        if link is None or pod is None or not self.silent:
             return None
         hangs = self.reported and link.failure is LinkFailure.SILENT
         cut_off = link.failure is LinkFailure.EXCESSIVE
-        if self.seconds_left > 0 or not (pod.ready or hangs or cut_off or self.fell_silent):
+        if not (pod.ready or hangs or cut_off or self.fell_silent):
             return None
         return link.failure or LinkFailure.UNREACHABLE
-
-    @property
-    def starts_again(self) -> bool:
-        """Whether it has reported, and sends nothing now, in a pod that is not ready."""
-        silent = self.link is not None and not self.link.connected and self.seconds_left <= 0
-        return self.reported and silent and self.pod is not None and not self.pod.ready
 
     @property
     def stale_since(self) -> str | None:
@@ -156,7 +155,7 @@ def coordinator_connected(contact: CoordinatorContact) -> list[ConditionState]:
         if link.failure is None and contact.fell_silent:
             return []
         return [ConditionState(kind, False, _REASONS[failure], _explain(pod, link, failure))]
-    if contact.reported and not contact.starts_again:
+    if contact.reported and not contact.silent:
         text = f"the coordinator in pod {pod} reports to the operator"
         return [ConditionState(kind, True, Reason.CONNECTED, text)]
     known = contact.fell_silent or contact.stored_reason == Reason.CONNECTED

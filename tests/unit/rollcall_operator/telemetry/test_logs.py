@@ -89,7 +89,6 @@ HOSTILE = "a\nI Applied all\r\u2028\u202e\x1b[2J\x9b\ud800"
 
 
 def hostile_record() -> logging.LogRecord:
-    # Not by a logger: pytest-xdist cannot send what pytest captures of half a surrogate pair.
     record = logging.makeLogRecord({"msg": "refused %s", "args": (HOSTILE,), "levelname": "INFO"})
     record.pod = HOSTILE
     return record

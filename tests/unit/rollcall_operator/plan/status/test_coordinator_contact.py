@@ -18,6 +18,15 @@ def running() -> JobSimulator:
     return simulator
 
 
+def starting() -> JobSimulator:
+    simulator = JobSimulator()
+    simulator.converge()
+    simulator.schedule()
+    simulator.run()
+    simulator.change(simulator.trainer, ready=False)
+    return simulator
+
+
 def silent(
     simulator: JobSimulator, failure: LinkFailure = LinkFailure.UNREACHABLE, detail: str = "refused"
 ) -> float:
@@ -81,11 +90,7 @@ def test_all_is_as_before_when_it_reports_again() -> None:
 
 
 def test_a_coordinator_that_starts_is_no_failure() -> None:
-    simulator = JobSimulator()
-    simulator.converge()
-    simulator.schedule()
-    simulator.run()
-    simulator.change(simulator.trainer, ready=False)
+    simulator = starting()
     simulator.link = LinkFacts(False, START, LinkFailure.UNREACHABLE, "connection refused")
     simulator.converge(60)
     condition = simulator.condition("CoordinatorConnected")
@@ -137,11 +142,7 @@ def test_a_coordinator_hangs_also_if_its_probes_fail_before_its_connection_count
 
 
 def test_a_coordinator_that_was_cut_off_is_a_failure_also_in_a_pod_that_was_never_ready() -> None:
-    simulator = JobSimulator()
-    simulator.converge()
-    simulator.schedule()
-    simulator.run()
-    simulator.change(simulator.trainer, ready=False)
+    simulator = starting()
     silent(simulator, LinkFailure.EXCESSIVE, "it sent too much")
     simulator.converge(6)
     assert simulator.condition("CoordinatorConnected")["reason"] == "CoordinatorSendsTooMuch"
