@@ -47,19 +47,21 @@ def attention(device: str) -> Figures:
     }
 
 
-def _given(device: str, positions: int, *, rows: int = 1) -> list[Tensor]:
+def _given(device: str, positions: int, *, rows: int = 1) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     shapes = [(rows, heads, positions, WIDTH) for heads in (HEADS, KEY_HEADS, KEY_HEADS)]
-    made = [torch.randn(shape, generator=generator).bfloat16().to(device) for shape in shapes]
-    return [tensor.requires_grad_() for tensor in made]
+    made = (torch.randn(shape, generator=generator).bfloat16().to(device) for shape in shapes)
+    query, key, value = (tensor.requires_grad_() for tensor in made)
+    return query, key, value
 
 
 def _difference(device: str, lengths: tuple[int, ...], window: int | None) -> float:
     here, layout = _given(device, sum(lengths)), RowLayout(lengths)
-    there = [tensor.detach().cpu().float().requires_grad_() for tensor in here]
+    query, key, value = (tensor.detach().cpu().float().requires_grad_() for tensor in here)
+    there = query, key, value
     outputs = [attend_by_sequence(*each, layout, window=window) for each in (here, there)]
     for output in outputs:
-        output.float().square().mean().backward()
+        output.float().square().mean().backward()  # type: ignore[no-untyped-call]
     found = [outputs[0], *(tensor.grad for tensor in here)]
     expected = [outputs[1], *(tensor.grad for tensor in there)]
     return max(_relative(*pair) for pair in zip(found, expected, strict=True))

@@ -47,7 +47,6 @@ class RowLayout:
     attention: str = Attention.AUTO
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # for the same reason
 def attend_by_sequence(
     query: Tensor,
     key: Tensor,
@@ -64,6 +63,29 @@ def attend_by_sequence(
     many heads of `query`, one after the other. `window`: a position sees so many, itself included
     (None: all). Returns [rows, positions, heads, width]. Collective if ranks share the positions.
     """
+    return _attend(query, key, value, layout, scale=scale, window=window, dropout=dropout)
+
+
+def leave_uncompiled() -> None:
+    """Have layers that are compiled from now on call `attend_by_sequence` as it is.
+
+    They would be compiled anew for each other number of sequences. This loads torch's compiler,
+    which takes a second or two of processor time: so it is no decorator.
+    """
+    global _attend  # noqa: PLW0603  # there is one compiler
+    _attend = torch.compiler.disable(_attend)  # type: ignore[no-untyped-call]
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    layout: RowLayout,
+    *,
+    scale: float | None,
+    window: int | None,
+    dropout: float,
+) -> Tensor:
     if layout.ranks is not None:
         query, key, value = layout.ranks.own_heads(query, key, value)
     lengths = layout.lengths

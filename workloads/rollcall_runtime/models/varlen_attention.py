@@ -26,6 +26,7 @@ _HALF = frozenset({torch.bfloat16, torch.float16})
 _WIDEST = 256  # of a head
 
 
+@lru_cache(maxsize=1)  # it loads torch's compiler, for a second
 def _torchs_kernel() -> Callable[..., Any] | None:
     """None in a torch that has no such kernel, or one of other arguments."""
     try:
@@ -36,7 +37,7 @@ def _torchs_kernel() -> Callable[..., Any] | None:
     return varlen_attn if {"window_size", "enable_gqa", "scale"} <= known.keys() else None
 
 
-@lru_cache(maxsize=1)  # it loads a large library, which few ask for
+@lru_cache(maxsize=1)
 def _flash_kernel() -> Callable[..., Any] | None:
     """None without the package, which no image has."""
     try:
@@ -45,9 +46,6 @@ def _flash_kernel() -> Callable[..., Any] | None:
         return None
     found: Callable[..., Any] = flash_attn_varlen_func
     return found
-
-
-_kernel = _torchs_kernel()
 
 
 def lack(attention: str, *, device: str, two_byte_numbers: bool) -> str:
@@ -119,7 +117,7 @@ def attend(
 
 
 def _chosen(attention: str) -> Callable[..., Any] | None:
-    return _flash_kernel() if attention == Attention.FLASH else _kernel
+    return _flash_kernel() if attention == Attention.FLASH else _torchs_kernel()
 
 
 @lru_cache(maxsize=4)  # each layer asks for the same

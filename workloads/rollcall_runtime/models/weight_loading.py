@@ -6,13 +6,14 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from rollcall_runtime.models.sharded_tensors import is_sharded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor, nn
+    from torch.distributed.tensor import DTensor
 
     from rollcall_protocol.wire.weight_manifest import RowRange
 
@@ -68,9 +69,18 @@ def fill(model: nn.Module, weights: WeightReader) -> None:
 
 
 def _fill(name: str, tensor: Tensor, weights: WeightReader) -> None:
-    if not isinstance(tensor, DTensor):
+    if is_sharded(tensor):
+        _fill_own_part(name, tensor, weights)
+    else:
         tensor.copy_(weights.read(name))
-        return
+
+
+def _fill_own_part(name: str, tensor: DTensor, weights: WeightReader) -> None:
+    from torch.distributed.tensor import Replicate, Shard  # noqa: PLC0415 - see is_sharded
+    from torch.distributed.tensor._utils import (  # noqa: PLC0415
+        compute_local_shape_and_global_offset,
+    )
+
     if not all(isinstance(place, (Shard, Replicate)) for place in tensor.placements):
         raise NotImplementedError(
             f"{name} is placed as {tensor.placements}; only shards and copies can be filled"

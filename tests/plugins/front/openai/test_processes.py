@@ -27,6 +27,7 @@ pytestmark = [
 
 KEY = "key-of-the-agents-0"
 STREAMS, TOKENS = 64, 60
+AT_ONCE = 6  # streams that a rollout of `job_of` is sure to be answering; at most 8, others wait
 # Weights that stay the same to the last digit that counts: a request with a seed has one answer.
 STILL = {
     **ENDLESS,
@@ -65,6 +66,7 @@ class Agents:
     def __init__(self, job: LocalJob, front: Pod, session: aiohttp.ClientSession) -> None:
         self._model, self._session = job.config.model, session
         self._url = f"http://{front.address}:{pod_contract.FRONT_PORT}/v1"
+        self._answered: set[int] = set()  # those whose first tokens have come, and not their end
 
     async def stream(self, number: int) -> tuple[int, ...]:
         """The tokens of one answer, whose seed is `number`."""
@@ -85,12 +87,20 @@ class Agents:
             async for line in answer.content:
                 text = line.decode().strip().removeprefix("data: ")
                 if text == "[DONE]":
+                    self._answered.discard(number)
                     return tuple(tokens)
                 if text:
                     event: dict[str, Any] = json.loads(text)
                     assert "error" not in event
                     tokens += event["choices"][0]["token_ids"]
+                    self._answered.add(number)
         raise AssertionError("the stream ended early")
+
+    async def are_answered(self, count: int) -> None:
+        """Wait until so many streams are in their middle."""
+        async with asyncio.timeout(STEP_SECONDS):
+            while len(self._answered) < count:
+                await asyncio.sleep(0.005)
 
     async def turn(self, number: int, messages: list[dict[str, str]]) -> None:
         """An answer of a trajectory, and what its agent says next, behind `messages`."""
@@ -133,7 +143,7 @@ async def test_a_killed_rollout_and_a_restarted_coordinator_fail_no_request(tmp_
 
         lost = job.rollouts[0]
         disturbed = asyncio.create_task(agents.all())
-        await lost.reaches("rollout_front_requests", STREAMS // 4, seconds=STEP_SECONDS)
+        await agents.are_answered(2 * AT_ONCE)
         lost.send(signal.SIGKILL)
         assert await disturbed == undisturbed, "each answer goes on where it was cut off"
         moved = (await front.metrics())["front_moved_requests_total"]
@@ -159,7 +169,7 @@ async def test_a_killed_front_leaves_its_rollouts_no_work_and_its_successor_answ
         undisturbed = await agents.all()
 
         cut = [asyncio.create_task(agents.stream(number)) for number in range(STREAMS)]
-        await rollout.reaches("rollout_front_requests", STREAMS // 4, seconds=STEP_SECONDS)
+        await agents.are_answered(AT_ONCE)
         front.send(signal.SIGKILL)
         await front.exited(seconds=STEP_SECONDS)
         async with asyncio.timeout(STEP_SECONDS):

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from rollcall_runtime.models import sequence_attention
 from rollcall_runtime.train.train_engine import FIELD
 from rollcall_runtime.worker.errors import SpecError
 
@@ -17,5 +18,6 @@ def compile_layers(units: Iterable[nn.Module]) -> None:
         reason = str(error).partition("\n")[0]
         problem = f"this container cannot compile (is there a C++ compiler?): {reason}"
         raise SpecError(f"{FIELD}.config.compile", problem) from error
+    sequence_attention.leave_uncompiled()
     for unit in units:
         unit.compile()
