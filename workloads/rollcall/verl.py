@@ -340,8 +340,10 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
 
     async def _begin(self, groups: dict[Any, Any]) -> int:
         """All workers know their part; the least version that is of the update."""
-        ours = await asyncio.gather(*_ask(self.actor_wg, "prepare"))
-        theirs = await self._answers(groups, _ask_all(groups, "prepare"))
+        ours, theirs = await asyncio.gather(
+            asyncio.gather(*_ask(self.actor_wg, "prepare")),
+            self._answers(groups, _ask_all(groups, "prepare")),
+        )
         if not groups:
             raise RollcallError(
                 "update_weights: no rollout replica lives; add one by add_replicas, and update "
@@ -350,9 +352,10 @@ class RollcallManager(CheckpointEngineManager):  # type: ignore[misc]
         workers = [worker for answer in theirs.values() for worker in answer]
         actor, _ = self.backend_cls.build_topology(len(ours), len(workers), [*ours, *workers])
         actor["method"] = ["init_process_group"] * len(ours)
-        await asyncio.gather(*self.actor_wg.execute_checkpoint_engine(**actor))
         at_least = int(actor["at_least"][0])
-        await self._join(groups, at_least)
+        await asyncio.gather(
+            *self.actor_wg.execute_checkpoint_engine(**actor), self._join(groups, at_least)
+        )
         return at_least
 
     async def _publish(self, groups: dict[Any, Any], step: int | None) -> dict[str, float]:
