@@ -67,10 +67,10 @@ def attend_by_sequence(
 
 
 def leave_uncompiled() -> None:
-    """Have layers that are compiled from now on call `attend_by_sequence` as it is.
+    """Keep torch's compiler out of `attend_by_sequence`; call this before layers are compiled.
 
-    They would be compiled anew for each other number of sequences. This loads torch's compiler,
-    which takes a second or two of processor time: so it is no decorator.
+    It would compile them anew for each other number of sequences. A decorator would load the
+    compiler, a second or two of processor time, in every worker.
     """
     global _attend  # noqa: PLW0603  # there is one compiler
     _attend = torch.compiler.disable(_attend)  # type: ignore[no-untyped-call]

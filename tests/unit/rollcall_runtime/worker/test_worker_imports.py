@@ -1,4 +1,4 @@
-"""What a worker imports: each pod that comes waits for that, and nobody trains meanwhile."""
+"""What the program of a worker imports, which delays the start of each pod."""
 
 import subprocess
 import sys
@@ -11,10 +11,9 @@ COMPILER, SHARDING = "torch._dynamo", "torch.distributed.tensor"
 PROGRAM = """
 import sys
 import {module}
-from rollcall_runtime.models import finite, weight_loading
 import torch
-model = torch.nn.Linear(2, 2)
-assert all(finite.finite(tensor) for tensor in model.state_dict().values())
+from rollcall_runtime.models.finite import finite
+assert all(finite(tensor) for tensor in torch.nn.Linear(2, 2).state_dict().values())
 print(*sys.modules)
 """
 
