@@ -210,3 +210,21 @@ async def test_members_of_another_job_are_refused(tmp_path: Path) -> None:
         await job.job.push_roster(EpochCause.MEMBERS_JOINED)
         outcome = await job.call(job.rollcall.publish, job.weights(0), 0)
         assert outcome.members == (job.job.rollouts[0].name,)
+
+
+async def test_weights_of_another_shape_are_named_wherever_one_looks(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As embeddings that a script resized."""
+    async with external_job(tmp_path) as job:
+        name, tensor = next(iter(job.weights(0).items()))
+        wrong = job.weights(0) | {name: torch.cat([tensor, tensor[:1]])}
+        outcome = await job.call(job.rollcall.publish, wrong, 0)
+        why = f"WeightMismatchError: {name} has shape {tuple(wrong[name].shape)}"
+        assert outcome.members == ()
+        assert set(outcome.left_out) == {pod.name for pod in job.job.rollouts}
+        assert all(why in said for said in outcome.left_out.values())
+        assert all(f"without {pod.name}: " in caplog.text for pod in job.job.rollouts)
+        async with asyncio.timeout(STEP_SECONDS):
+            while not all(why in member.reason for member in job.job.operator.last.members):
+                await asyncio.sleep(0.05)

@@ -27,9 +27,9 @@ class AskedResponses:
         max_tokens: int | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
-        top_k: int = 0,
-        stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
+        top_k: int | None = 0,
+        stop: str | Sequence[str] | None = (),
+        stop_token_ids: Sequence[int] | None = (),
         seed: int | None = None,
     ) -> None:
         """RollcallError names what cannot be asked for."""
@@ -37,7 +37,9 @@ class AskedResponses:
         if n < 1:
             raise RollcallError(f"generate: n is {n}; ask for 1 response or more")
         for number, prompt in enumerate(self._prompts):
-            if not prompt or not all(type(token) is int and token >= 0 for token in prompt):
+            if not prompt:
+                raise RollcallError(f"generate: prompt {number} is empty; begin it with a token")
+            if not all(type(token) is int and token >= 0 for token in prompt):
                 raise RollcallError(
                     f"generate: prompt {number} is not a list of token ids; tokenize it first"
                 )
@@ -48,9 +50,9 @@ class AskedResponses:
                 max_tokens=max_tokens or 0,
                 temperature=temperature,
                 top_p=top_p,
-                top_k=top_k,
-                stop=tuple(stop),
-                stop_token_ids=tuple(stop_token_ids),
+                top_k=top_k or 0,
+                stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
+                stop_token_ids=tuple(stop_token_ids or ()),
             )
         except ValueError as error:
             raise RollcallError(f"generate: {error}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import logging
 import math
 import os
 import threading
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from rollcall.weights import NamedTensors, Written
     from rollcall_protocol.wire.roster import RosterMember
 
+log = logging.getLogger(__name__)
+
 _PLACE = (
     "trainer of a job; run the program in an RLJob with trainer.kind: External, such as by "
     "`rollcall local run`, or begin with Trainer.without_operator"
@@ -57,7 +60,8 @@ class Trainer:
 
     All methods may be called in any thread, `publish` in one at a time. RollcallError says where,
     what is wrong, and what to do. A context manager, which ends the coordinator's process; without
-    `finish` the operator takes the end of the program for a failure, and restarts it.
+    `finish` or `finish_at_exit` the operator takes the end of the program for a failure, and
+    restarts it.
     """
 
     def __init__(
@@ -168,7 +172,8 @@ class Trainer:
         below 0 (ValueError).
 
         While there are fewer than `minRollouts`, this waits, however long that takes. A rollout
-        that fails meanwhile is left out. If this raises, rollouts serve what they served before.
+        that fails meanwhile is left out, with a warning in the log. If this raises, rollouts serve
+        what they served before.
 
         Where every rank sends, a DTensor leaves by its rows, and of a tensor that is whole in all
         ranks one sends it; what one rank raises, all raise, and all return the same outcome.
@@ -187,6 +192,9 @@ class Trainer:
         finally:
             self._publishing.release()
         seconds = time.monotonic() - began
+        if self._is_first:
+            for pod, why in done.left_out.items():
+                log.warning("version %d was published without %s: %s", done.version, pod, why)
         return Outcome(done.version, done.members, done.left_out, seconds)
 
     def generate(
@@ -197,9 +205,9 @@ class Trainer:
         max_tokens: int | None = None,
         temperature: float = 1.0,
         top_p: float = 1.0,
-        top_k: int = 0,
-        stop: Sequence[str] = (),
-        stop_token_ids: Sequence[int] = (),
+        top_k: int | None = 0,
+        stop: str | Sequence[str] | None = (),
+        stop_token_ids: Sequence[int] | None = (),
         seed: int | None = None,
         timeout: float | None = None,
     ) -> list[ResponseGroup]:
@@ -207,9 +215,9 @@ class Trainer:
 
         What a rollout that is lost has sampled is continued by another; while there is none, this
         waits. Without `max_tokens` the inference engine's own bound holds; `top_k` 0 is no bound;
-        temperature below 0.01 takes the likeliest token. The same `seed` gives the same responses
-        from the same weights as far as the inference engine computes the same. TimeoutError after
-        `timeout` seconds.
+        `stop` is one text or several; temperature below 0.01 takes the likeliest token. The same
+        `seed` gives the same responses from the same weights as far as the inference engine
+        computes the same. TimeoutError after `timeout` seconds.
         """
         asked = AskedResponses(
             prompts,
@@ -326,7 +334,8 @@ class Trainer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if not self._finished:
+        ends_later = self._last_step is not None and kind is None
+        if not self._finished and not ends_later:
             self.close()
 
     def _withdraw(self) -> int:
@@ -402,6 +411,12 @@ class Trainer:
     def _exit(self) -> None:
         if self._last_step is None or self._ending is None or self._ending.failed:
             self.close()
+            return
+        if self._closed:
+            log.warning(
+                "the Trainer was closed after training, so the job has not succeeded by it, and is "
+                "started again unless another has finished; leave close() out"
+            )
             return
         self.finish(self._last_step)
         self.stay()

@@ -243,6 +243,19 @@ def _check(trainer: Any) -> None:
     for name in _READ:
         if not hasattr(trainer, name):
             raise _changed(f"{kind}.{name}")
+    _check_loss(trainer.args)
+
+
+def _check_loss(settings: Any) -> None:
+    """As TRL's GRPOTrainer, which looks while use_vllm is still False."""
+    mode = getattr(settings, "vllm_importance_sampling_mode", None)
+    corrects = getattr(settings, "vllm_importance_sampling_correction", False)
+    fits = mode in {"token_truncate", "token_mask"}
+    if getattr(settings, "loss_type", None) == "vespo" and corrects and not fits:
+        raise RollcallError(
+            f"attach: loss_type='vespo' does not go with vllm_importance_sampling_mode={mode!r}; "
+            "write 'token_truncate' or 'token_mask'"
+        )
 
 
 def _source_of(kind: type) -> str:

@@ -224,8 +224,6 @@ class RollcallCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         if self._part != PUBLISH or self._trainer is None:
             raise _takes_no_part("send_weights")
         outcome = self._trainer.publish(weights, step)
-        for pod, why in outcome.left_out.items():
-            log.warning("version %d was published without %s: %s", outcome.version, pod, why)
         if outcome.version < self._at_least:
             raise RollcallError(
                 f"send_weights: version {outcome.version} was published before; set "

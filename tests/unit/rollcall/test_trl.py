@@ -64,6 +64,31 @@ def test_what_generates_otherwise_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         adapter._check(made(kind))
 
 
+@pytest.mark.parametrize(
+    ("settings", "refused"),
+    [
+        ({"loss_type": "vespo", "vllm_importance_sampling_mode": "sequence_mask"}, True),
+        ({"loss_type": "vespo", "vllm_importance_sampling_mode": "token_mask"}, False),
+        ({"loss_type": "vespo", "vllm_importance_sampling_correction": False}, False),
+        ({"vllm_importance_sampling_mode": "sequence_mask"}, False),
+    ],
+)
+def test_a_loss_that_trl_refuses_with_rollouts_is_refused(
+    settings: dict[str, Any], *, refused: bool
+) -> None:
+    """TRL looks before `attach` says that there are rollouts."""
+    source = adapter._source_of(importlib.import_module("trl.trainer.grpo_trainer").GRPOTrainer)
+    assert 'if self.loss_type == "vespo" and self.use_vllm and' in source
+    kind = importlib.import_module("trl.trainer.grpo_trainer").GRPOTrainer
+    given = {"loss_type": "dapo", "vllm_importance_sampling_correction": True} | settings
+    trainer = made(kind, args=types.SimpleNamespace(**given))
+    if refused:
+        with pytest.raises(RollcallError, match="write 'token_truncate' or 'token_mask'"):
+            adapter._check(trainer)
+    else:
+        adapter._check(trainer)
+
+
 class _NoTrainer:
     """In the place of `Trainer`: nothing is asked of it."""
 

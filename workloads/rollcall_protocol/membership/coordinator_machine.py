@@ -301,6 +301,10 @@ class CoordinatorMachine:
         """After every event: let newcomers in, drop the overdue, form a session for joins."""
         self._effects += self.members.admit_waiting(now, but=set(self.seated))
         overdue = self.members.overdue(now)
+        for member, error in self.members.errors(overdue).items():
+            overdue.discard(member)
+            reason = f"cannot use the weights: {error}"
+            self._suspect({member}, reason, now, cause=SuspicionCause.ENGINE_ERROR)
         if overdue:
             since = self.members.give_up(overdue, now)
             self._late(overdue, "did not catch up in time", now, since=since)

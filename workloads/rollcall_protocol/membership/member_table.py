@@ -204,6 +204,11 @@ class MemberTable:
             or (m.connected and m.state is MemberState.CATCHING_UP and m.catch_ups > MAX_CATCH_UPS)
         }
 
+    def errors(self, overdue: set[MemberId]) -> dict[MemberId, str]:
+        """Of these, those that have no attempt left: what the last one ended with."""
+        late = [m for m in self.by_pod.values() if m.id in overdue]
+        return {m.id: m.reason for m in late if m.reason and m.catch_ups > MAX_CATCH_UPS}
+
     def give_up(self, overdue: set[MemberId], now: float) -> float:
         """Note that these did not catch up in time; returns when the first of them was asked to."""
         late = [m for m in self.by_pod.values() if m.id in overdue]

@@ -199,9 +199,11 @@ class Coordinator:
         return self._state.incarnations
 
     @property
-    def rollouts_in_session(self) -> int:
-        """How many rollouts the sessions of all groups have."""
-        return sum(len(group.machine.seated) for group in self.groups.values())
+    def rollouts_in_session(self) -> frozenset[str]:
+        """The uids of the pods that have seats in the sessions, of all groups."""
+        return frozenset(
+            seat.pod_uid for group in self.groups.values() for seat in group.machine.seated
+        )
 
     def weight_holders(self) -> list[WeightHolder]:
         """The connected rollouts that hold a whole version, of all groups."""

@@ -63,28 +63,34 @@ class StateStream:
         self.changed()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
-        """Stream one JSON object a line after each change, an empty line as heartbeat."""
+        """Stream one JSON object a line after each change, an empty line as heartbeat.
+
+        What has changed and changed back is no news: heartbeats go on meanwhile.
+        """
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
         await response.prepare(request)
-        event = asyncio.Event()
+        event, clock = asyncio.Event(), asyncio.get_running_loop()
         event.set()
         self._last[event] = ""
+        due = clock.time()
         try:
             while True:
-                line = ""
+                state = ""
                 if event.is_set():
                     event.clear()
-                    line = dumps(self._snapshot())
-                if line != self._last[event] or not line:
-                    await response.write(f"{line}\n".encode())
-                    self._last[event] = line or self._last[event]
+                    state = dumps(self._snapshot())
+                news = "" if state == self._last[event] else state
+                if news or clock.time() >= due:
+                    await response.write(f"{news}\n".encode())
+                    due = clock.time() + HEARTBEAT_SECONDS
+                    self._last[event] = news or self._last[event]
                     self._written.set()
                 if self._closed and not event.is_set():
                     break
-                if line:
-                    await asyncio.sleep(_pause(line))
+                if state:
+                    await asyncio.sleep(_pause(state))
                 try:
-                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    async with asyncio.timeout_at(due):
                         await event.wait()
                 except TimeoutError:
                     continue

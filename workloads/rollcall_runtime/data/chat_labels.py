@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from rollcall_runtime.data.token_places import token_places
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def label_chat(
     else:
         turns = [
             n
-            for n in range(first, len(messages))
+            for n in range(max(first, 1), len(messages))  # a greeting answers nothing
             if messages[n]["role"] == "assistant" and n not in unlearnt
         ]
         edges = [(text(n, answer_follows=True), text(n + 1, answer_follows=False)) for n in turns]
@@ -94,15 +95,15 @@ def _marked(
     messages: Sequence[Message], tools: Tools | None, tokenizer: ModelTokenizer
 ) -> tuple[list[int], list[bool]]:
     text, spans = tokenizer.marked_chat(messages, tools)
-    encoded = tokenizer.library(text, add_special_tokens=False)
-    learnt = [False] * len(encoded["input_ids"])
+    encoded = tokenizer.library(text, add_special_tokens=False, return_offsets_mapping=True)
+    tokens = list(encoded["input_ids"])
+    starts, ends = token_places(encoded["offset_mapping"])
+    learnt = [False] * len(tokens)
     for begin, end in spans:
-        first = encoded.char_to_token(begin) if begin < end else None
-        if first is not None:
-            last = encoded.char_to_token(end - 1)
-            through = len(learnt) if last is None else last + 1
-            learnt[first:through] = [True] * (through - first)
-    return list(encoded["input_ids"]), learnt
+        if begin < end:
+            for position in range(bisect_right(ends, begin), bisect_left(starts, end)):
+                learnt[position] = True
+    return tokens, learnt
 
 
 def _in_spans(
@@ -111,7 +112,7 @@ def _in_spans(
     """Tokens that begin in one of the spans of characters, up to its first end of a response."""
     encoded = tokenizer.library(text, add_special_tokens=False, return_offsets_mapping=True)
     tokens = list(encoded["input_ids"])
-    starts = [start for start, _ in encoded["offset_mapping"]]
+    starts, _ = token_places(encoded["offset_mapping"])
     learnt = [False] * len(tokens)
     for begin, end in spans:
         for position in range(bisect_left(starts, begin), bisect_left(starts, end)):

@@ -6,6 +6,7 @@ import heapq
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.data.message_keys import MessageKeys
 from rollcall_runtime.data.row_kind import (
     MESSAGES,
     RowKind,
@@ -58,6 +59,7 @@ def check_column(
     kind: RowKind | None = None
     longest: list[tuple[int, int]] = []
     columns = dict.fromkeys(rows.columns)
+    keys = MessageKeys(model, field=field)
     for number, row in enumerate(rows.scan((name, TOOLS, *also))):
         place = rows.place(number)
         if name not in row:
@@ -67,6 +69,8 @@ def check_column(
             problem = f"{place}: {name} holds {found}, and {kind} in the rows before"
             raise SpecError(field, f"{problem}; a source has one kind of rows")
         _check_kind(row, name, kind, model=model, place=place, field=field)
+        if kind is RowKind.CHAT:
+            keys.check(row[name], place=f"{place}: {name}")
         look(row, kind, place)
         if number == 0 and kind is RowKind.CHAT:
             check_template(row[name], model=model, place=place)

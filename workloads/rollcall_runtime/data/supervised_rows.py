@@ -14,6 +14,7 @@ from rollcall_runtime.data.length_limit import LengthLimit, length_limit
 from rollcall_runtime.data.row_kind import RowKind, find_column
 from rollcall_runtime.data.row_mix import RowMix, open_mix
 from rollcall_runtime.data.templated_rows import open_source
+from rollcall_runtime.data.token_places import token_places
 from rollcall_runtime.data.tools import tools_of
 from rollcall_runtime.data.unread_columns import name_unread
 from rollcall_runtime.worker.errors import SpecError
@@ -93,7 +94,8 @@ class SupervisedRows:
         tokens = list(encoded["input_ids"])
         # Special tokens that the tokenizer adds have no characters. One token may hold the prompt's
         # last space and the completion's first word.
-        learnt = [end > max(start, len(prompt)) for start, end in encoded["offset_mapping"]]
+        places = zip(*token_places(encoded["offset_mapping"]), strict=True)
+        learnt = [end > max(start, len(prompt)) for start, end in places]
         if tokenizer.end is not None and tokens[-1] not in tokenizer.eos:
             return [*tokens, tokenizer.end], [*learnt, True]
         learnt[-1] = True

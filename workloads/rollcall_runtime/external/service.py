@@ -27,7 +27,6 @@ from rollcall_protocol.wire.external_trainer import (
 )
 from rollcall_protocol.wire.generation import GenerationRequest
 from rollcall_protocol.wire.ids import Version
-from rollcall_protocol.wire.job_snapshot import MemberState
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster
@@ -86,7 +85,7 @@ class TrainerService:
         self._running = asyncio.Semaphore(MOST_RUNNING)
         self._members: Members = {}
         self._left_out: dict[str, str] = {}  # pods and reasons, since a publication began
-        self._seated_before: set[str] = set()  # pods in session when it began
+        self._seated_before: frozenset[str] = frozenset()  # uids, when it began
         self._changing: asyncio.TimerHandle | None = None
         self._seated = asyncio.Event()
         self._publishing: asyncio.Task[Published] | None = None
@@ -191,7 +190,7 @@ class TrainerService:
         now = self._members.values()
         members = tuple(member.pod for member in now if member.version == version.number)
         # One that fails to apply fetches the version at once, before it was seen to be left out.
-        again = {member.pod: member.why for member in now if member.pod in self._seated_before}
+        again = {member.pod: member.why for member in now if member.pod_uid in self._seated_before}
         left_out = {
             pod: why or "it does not serve this version"
             for pod, why in (again | self._left_out).items()
@@ -205,9 +204,7 @@ class TrainerService:
         snapshot = await asyncio.to_thread(make, asked.tensors, asked.total_bytes)
         self._look()
         self._left_out = {}
-        self._seated_before = {
-            member.pod for member in self._members.values() if member.state is MemberState.IN_SYNC
-        }
+        self._seated_before = self._coordinator.rollouts_in_session
         await self._coordinator.publish(version, snapshot)
         self._version = version
 
@@ -225,7 +222,7 @@ class TrainerService:
         images to be pulled. Those that come fetch the newest weights, while these are there.
         """
         least = self._coordinator.config.membership.min_rollouts
-        while (there := self._coordinator.rollouts_in_session) < least:
+        while (there := len(self._coordinator.rollouts_in_session)) < least:
             self._seated.clear()
             try:
                 async with asyncio.timeout(SAY_SECONDS):
@@ -253,10 +250,22 @@ class TrainerService:
                 request = GenerationRequest(prompt, asked.sampling, _seed(asked.seed, i, j))
                 sampling = self._sample(generation, request, asked.request, i, j)
                 tasks.append(asyncio.create_task(sampling))
+        all_of_them = asyncio.gather(*tasks)
         try:
-            await asyncio.gather(*tasks)
+            while not (await asyncio.wait({all_of_them}, timeout=SAY_SECONDS))[0]:
+                self._say_if_none_serves()
+            await all_of_them
         finally:
             await cancel_all(tasks)
+
+    def _say_if_none_serves(self) -> None:
+        """Responses wait for a rollout without bound: one may come."""
+        if self._coordinator.serving_rollouts().rollouts:
+            return
+        self._look()
+        known = [f"{member.pod}: {member.why or member.state}" for member in self._members.values()]
+        why = "; ".join(known) or "none has registered"
+        log.info("generate waits: no rollout serves the weights: %s", why)
 
     async def _opened_generation(self) -> Generation:
         async with self._opening:

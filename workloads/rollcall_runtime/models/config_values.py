@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+MOST_POSITIONS = 1 << 30
 _MOST: Mapping[str, int] = {
     "vocab_size": 1 << 24,
     "hidden_size": 1 << 18,
@@ -22,7 +23,7 @@ _MOST: Mapping[str, int] = {
     "num_attention_heads": 1 << 12,
     "num_key_value_heads": 1 << 12,
     "num_hidden_layers": 1 << 10,
-    "max_position_embeddings": 1 << 30,
+    "max_position_embeddings": MOST_POSITIONS,
 }
 """Some ten times what the largest models have. An architecture may have other names for them."""
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "auto")

@@ -20,7 +20,13 @@ from transformers import (
 from transformers import __version__ as transformers_version
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from rollcall_runtime.models.config_values import check_values, shown, shown_error
+from rollcall_runtime.models.config_values import (
+    MOST_POSITIONS,
+    check_values,
+    shown,
+    shown_error,
+    size_of,
+)
 from rollcall_runtime.models.json_file import read_json_object
 from rollcall_runtime.models.model_source import FIELD, Head, ModelSource
 from rollcall_runtime.models.source_weights import new_output_layer, of_files
@@ -46,6 +52,9 @@ if TYPE_CHECKING:
     from rollcall_runtime.models.weight_loading import WeightReader
 
 log = logging.getLogger(__name__)
+
+CODE = "auto_map"
+"""What names code in the directory, which is never run and does not go along with an export."""
 
 TESTED = ("llama", "qwen2", "qwen3")
 
@@ -102,7 +111,8 @@ class HuggingFaceSource(ModelSource):
         """What config.json says of the same model with weights of `dtype` and this head."""
         # Former versions of transformers know torch_dtype alone: the file keeps its own word.
         name = "torch_dtype" if "torch_dtype" in self.values else "dtype"
-        values = {**self.values, name: str(dtype).removeprefix("torch.")}
+        values = {n: value for n, value in self.values.items() if n != CODE}
+        values[name] = str(dtype).removeprefix("torch.")
         values["architectures"] = [type(self.build_empty(head=head)).__name__]
         if head != "language-model":
             values |= _ONE_LABEL
@@ -110,8 +120,7 @@ class HuggingFaceSource(ModelSource):
 
     def _config(self, head: Head) -> Any:
         """The configuration of transformers; SpecError if a value in it cannot be."""
-        # Without auto_map, which names code in the directory.
-        values = config_values({n: value for n, value in self.values.items() if n != "auto_map"})
+        values = config_values({n: value for n, value in self.values.items() if n != CODE})
         try:
             return AutoConfig.for_model(**values | ({} if head == "language-model" else _ONE_LABEL))
         except (*CANNOT_BUILD, StrictDataclassError) as error:
@@ -153,12 +162,32 @@ def hugging_face_directory(
         path=path,
         architecture=architecture,
         vocabulary=vocabulary,
-        positions=values.get("max_position_embeddings"),
+        positions=_positions(values, file=file),
         named_eos=_end_tokens(directory, values),
         directory=directory,
         values=values,
         files=open_weight_files(directory),
     )
+
+
+def _positions(values: Mapping[str, Any], *, file: Path) -> int | None:
+    """How many tokens of a sequence the model computes in one way, None if there is no bound.
+
+    LongRoPE turns the tokens of a longer call by other angles, all of them: a short row beside a
+    long one, and what rollouts keep of a row's beginning, would not be what its own call gives.
+    vLLM's default is this bound, too (`_get_and_verify_max_len` in vllm/config/model.py).
+    """
+    whole: int | None = values.get("max_position_embeddings")
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(rope, dict) or "short_factor" not in rope:
+        return whole
+    name = "original_max_position_embeddings"
+    given = values if values.get(name) is not None else rope
+    first = size_of(given, name, MOST_POSITIONS, file=file)
+    if first is None or whole is None or first >= whole:
+        return whole
+    log.warning("%s: of its %d positions the first %d are used (LongRoPE)", file, whole, first)
+    return first
 
 
 def _check_architecture(architecture: object, values: Mapping[str, Any], *, file: Path) -> None:

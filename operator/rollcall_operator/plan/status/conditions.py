@@ -31,10 +31,11 @@ from rollcall_operator.plan.status.refused_pods import creation_failures, refuse
 from rollcall_operator.plan.status.usable_rewards import rewards_usable
 from rollcall_operator.plan.trainer_restart import after_restart, live_stateful_set, outdated_pods
 from rollcall_protocol.membership.stretched_bounds import STRETCH_LIMIT
-from rollcall_protocol.wire.job_snapshot import LostSessions, MemberState
+from rollcall_protocol.wire.job_snapshot import LostSessions, MemberReport, MemberState
 
 _MOST_ERRORS = 8
 _NAMED_PODS = 4
+_SHOWN_REASON = 200  # characters
 _SILENT = "the coordinator does not report; condition CoordinatorConnected says why"
 
 
@@ -300,10 +301,15 @@ def _weights_in_sync(
     if not behind:
         text = f"all {len(members)} rollouts serve current weights"
         return [ConditionState(kind, True, Reason.IN_SYNC, text)]
-    names = ", ".join(f"{m.pod} is {m.state}" for m in behind[:_NAMED_PODS])
+    names = ", ".join(map(_state_of, behind[:_NAMED_PODS]))
     more = f" and {len(behind) - _NAMED_PODS} more" if len(behind) > _NAMED_PODS else ""
     text = f"{len(members) - len(behind)} of {len(members)} rollouts serve current weights: "
     return [_false(kind, Reason.CATCHING_UP, f"{text}{names}{more}")]
+
+
+def _state_of(member: MemberReport) -> str:
+    why = member.why[:_SHOWN_REASON]
+    return f"{member.pod} is {member.state}" + (f" ({why})" if why else "")
 
 
 def _lost_sessions(group: str, lost: LostSessions) -> str:

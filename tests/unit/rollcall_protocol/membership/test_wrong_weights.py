@@ -8,6 +8,7 @@ from rollcall_protocol.membership.coordinator_effects import (
 )
 from rollcall_protocol.membership.coordinator_machine import CoordinatorMachine
 from rollcall_protocol.membership.member_machine import MemberMachine
+from rollcall_protocol.membership.member_table import MAX_CATCH_UPS
 from rollcall_protocol.wire.ids import Lineage, MemberId, Version
 from rollcall_protocol.wire.job_snapshot import SuspicionCause
 from rollcall_protocol.wire.messages import Ack, AckPhase, CatchUp, CaughtUp
@@ -94,6 +95,19 @@ def test_wrong_weights_from_the_trainer_exclude_the_reader_alone() -> None:
         effects = coordinator.receive(A, wrong_stage(coordinator, source), TIMEOUTS.settle)
         assert suspects(effects) == {A: SuspicionCause.ENGINE_ERROR}
         assert coordinator.seated == (B,)
+
+
+def test_a_newcomer_that_cannot_use_the_weights_is_a_suspect_for_what_it_says() -> None:
+    coordinator = serving()
+    donors_of(coordinator, "c")
+    newcomer, error = MemberId("uid-c", "b1"), "WeightMismatchError: w has shape (43, 32)"
+    effects: list[CoordinatorEffect] = []
+    for _ in range(MAX_CATCH_UPS):
+        assert suspects(effects) == {}
+        effects = coordinator.receive(newcomer, CaughtUp(V1, error), TIMEOUTS.settle)
+    assert suspects(effects) == {newcomer: SuspicionCause.ENGINE_ERROR}
+    (report,) = (report for report in coordinator.reports() if report.pod == "c")
+    assert report.reason == f"cannot use the weights: {error}"
 
 
 def test_a_donor_that_one_newcomer_found_wrong_is_named_and_asked_no_more() -> None:

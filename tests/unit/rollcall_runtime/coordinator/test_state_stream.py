@@ -55,6 +55,27 @@ async def test_changes_in_quick_succession_are_one_report(
     assert [line async for line in content] == [f"{dumps(changing.get())}\n".encode()]
 
 
+async def test_heartbeats_go_on_while_what_changes_changes_back(
+    state: tuple[State, aiohttp.StreamReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_stream, "HEARTBEAT_SECONDS", 0.2)
+    changing, content = state
+    assert b'"0"' in await content.readline()
+
+    async def flap() -> None:
+        while True:
+            changing.stream.changed()
+            await asyncio.sleep(0.02)
+
+    flapping = asyncio.create_task(flap())
+    try:
+        async with asyncio.timeout(10):
+            assert [await content.readline(), await content.readline()] == [b"\n", b"\n"]
+    finally:
+        flapping.cancel()
+        changing.stream.close()
+
+
 def test_the_pause_grows_with_the_report() -> None:
     bound = state_stream.REPORT_BYTES_EACH_SECOND
     assert state_stream._pause("x" * 100) == state_stream.REPORT_SECONDS

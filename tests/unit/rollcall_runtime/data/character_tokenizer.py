@@ -3,6 +3,10 @@
 from pathlib import Path
 from typing import Any, cast
 
+from tokenizers.decoders import ByteLevel as ByteLevelText
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import ByteLevel as ByteLevelPlaces
 from tokenizers.processors import TemplateProcessing
 
 from rollcall_runtime.data.model_input import ModelInput
@@ -62,3 +66,16 @@ def no_tokenizer(vocabulary: int = 13, context: int = 13) -> ModelInput:
         raise SpecError("spec.model.path", "the model has no tokenizer")
 
     return ModelInput(vocabulary, context, fail)
+
+
+def trimming_model(template: str | None = CHAT_TEMPLATE) -> ModelInput:
+    """A model whose tokenizer says of a space that it stands for no character."""
+    library = tiny_tokenizer()
+    library.chat_template = template
+    backend = cast("Any", library).backend_tokenizer
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.post_processor = ByteLevelPlaces(trim_offsets=True)
+    backend.model = BPE(vocab={**backend.get_vocab(), "\u0120": 200, "\u010a": 201}, merges=[])
+    backend.decoder = ByteLevelText()
+    tokenizer = ModelTokenizer(Path("/model"), library, frozenset({END}))
+    return ModelInput(300, 200, lambda: tokenizer)

@@ -11,6 +11,7 @@ from tests.unit.rollcall_runtime.data.character_tokenizer import (
     MARKED,
     THINKING,
     character_model,
+    trimming_model,
 )
 
 
@@ -20,9 +21,11 @@ def chat(*turns: str) -> list[dict[str, Any]]:
     return [{"role": r, "content": c} for r, c in zip(roles, turns, strict=False)]
 
 
-def learnt(template: str, turns: list[dict[str, Any]], *, first: int = 0) -> list[str]:
+def learnt(
+    template: str, turns: list[dict[str, Any]], *, first: int = 0, trimming: bool = False
+) -> list[str]:
     """The runs of text that are learnt."""
-    model = character_model(template)
+    model = trimming_model(template) if trimming else character_model(template)
     tokens, marks = label_chat(turns, model=model, first=first, place="p.jsonl:1", field="spec.x")
     assert len(tokens) == len(marks)
     runs: list[list[int]] = []
@@ -88,3 +91,19 @@ def test_a_template_that_opens_an_answer_as_it_never_writes_one_is_refused() -> 
     opening = CHATML.replace("<|im_start|>assistant", "<|im_start|>assistant<think>")
     with pytest.raises(SpecError, match=r"or mark it by {% generation %} in the template"):
         learnt(opening, chat("hi", "hello"))
+
+
+@pytest.mark.parametrize("trimming", [False, True])
+@pytest.mark.parametrize("template", [CHATML, MARKED])
+def test_spaces_at_the_edges_of_a_turn_are_learnt_with_it_alone(
+    template: str, *, trimming: bool
+) -> None:
+    turns = chat("hi ", "hello ", " and you?", " fine")
+    assert learnt(template, turns, trimming=trimming) == ["hello <|im_end|>", " fine<|im_end|>"]
+
+
+def test_a_greeting_before_the_first_user_is_read_and_not_learnt() -> None:
+    greeting = {"role": "assistant", "content": "welcome"}
+    assert learnt(CHATML, [greeting, *chat("hi", "hello")]) == ["hello<|im_end|>"]
+    with pytest.raises(SpecError, match=r"there is no turn of the assistant to learn"):
+        learnt(CHATML, [greeting])

@@ -21,6 +21,7 @@ from tests.unit.rollcall_runtime.data.character_tokenizer import (
     appending_model,
     character_model,
     no_tokenizer,
+    trimming_model,
 )
 
 TOOLS = "{{ tools | tojson }}"
@@ -69,6 +70,16 @@ def test_a_word_that_shares_a_token_with_the_prompts_last_space_is_learnt(tmp_pa
     assert row is not None
     assert row.tokens[-2:] == [200, END]
     assert row.learnt == [False] * 4 + [True, True]
+
+
+def test_a_completions_indentation_is_learnt_whatever_places_the_tokenizer_gives(
+    tmp_path: Path,
+) -> None:
+    prompt, completion = "if x: ", "  \n  a \n"
+    rows = opened(tmp_path, {"prompt": prompt, "completion": completion}, model=trimming_model())
+    row = rows.item(0)
+    assert row is not None
+    assert row.learnt == [False] * len(prompt) + [True] * (len(completion) + 1)
 
 
 def test_a_text_that_ends_with_any_end_token_is_learnt_as_it_is(tmp_path: Path) -> None:
@@ -172,3 +183,38 @@ def test_the_tools_of_a_chat_are_read_and_not_learnt(tmp_path: Path, template: s
     text = model.tokenizer.decode(row.tokens, special=True)
     assert text.startswith('[{"type": "function", "function": {"name": "f"}}]')
     assert learnt(row) == "yes<|im_end|>"
+
+
+CALL = {"function": {"name": "look", "arguments": "{}"}}
+
+
+def test_calls_that_the_template_does_not_write_are_refused(tmp_path: Path) -> None:
+    """The turn that makes them would be learnt as an empty one."""
+    turn = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    rows = [{"messages": [USER, ASSISTANT]}, {"messages": [USER, turn]}]
+    with pytest.raises(SpecError, match=r":2: messages: .* template does not write 'tool_calls'"):
+        opened(tmp_path, *rows)
+    written = "{{ m | tojson }}{% generation %}<|im_end|>{% endgeneration %}"
+    writes = f"{{%- for m in messages -%}}{written}{{%- endfor -%}}"
+    opened(tmp_path, *rows, model=character_model(writes))
+
+
+def test_what_a_message_says_beside_its_content_is_named_once_if_nothing_reads_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    turn = ASSISTANT | {"reasoning_content": "think", "name": "me", "thinking": None}
+    opened(tmp_path, {"messages": [USER, turn]}, {"messages": [USER, turn]})
+    said = [record.getMessage() for record in caplog.records]
+    (line,) = (text for text in said if "does not write" in text)
+    assert line.endswith(
+        "rows.jsonl:1: messages: the model's chat template does not write 'reasoning_content' of a "
+        "message: nothing reads it"
+    )
+    caplog.clear()
+    writes = "{{ messages[0].reasoning_content }}" + CHAT_TEMPLATE
+    opened(
+        tmp_path,
+        {"messages": [USER | {"reasoning_content": "x"}, turn]},
+        model=character_model(writes),
+    )
+    assert "does not write" not in caplog.text

@@ -85,6 +85,38 @@ def test_other_scalings_of_positions_are_computed_too(tmp_path: Path) -> None:
     assert torch.equal(built, logits(AutoModelForCausalLM.from_pretrained(directory)))
 
 
+LONG_ROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "short_factor": [1.0] * 8,
+    "long_factor": [4.0] * 8,
+}
+
+
+@pytest.mark.skipif(
+    transformers.__version__ < "5", reason="4.57 itself passes over rope_parameters"
+)
+def test_of_longrope_positions_are_those_that_every_call_computes_alike(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = write_tiny_model(tmp_path / "m", "llama")
+    original = {"original_max_position_embeddings": 32}
+    for where in (
+        {"rope_parameters": LONG_ROPE | original},
+        {"rope_parameters": LONG_ROPE} | original,
+    ):
+        edit(directory, **where)
+        with caplog.at_level(logging.WARNING, logger="rollcall_runtime"):
+            source = open_model(str(directory))
+        assert source.positions == 32
+        assert "positions the first 32 are used (LongRoPE)" in caplog.text
+    library = AutoModelForCausalLM.from_pretrained(directory)
+    assert torch.equal(logits(source.build()), logits(library))
+    edit(directory, rope_parameters=LONG_ROPE | original, original_max_position_embeddings=0)
+    assert "original_max_position_embeddings is 0, not a positive number" in refusal(directory)
+
+
 def test_a_model_is_built_empty_without_memory_for_its_parameters(tmp_path: Path) -> None:
     model = open_model(str(write_tiny_model(tmp_path / "m"))).build_empty()
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -176,4 +208,7 @@ def test_code_that_a_directory_brings_is_not_run(tmp_path: Path) -> None:
     (directory / "evil.py").write_text("raise SystemExit('it ran')")
     wanted = logits(open_model(str(directory)).build())
     edit(directory, auto_map={"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"})
-    assert torch.equal(logits(open_model(str(directory)).build()), wanted)
+    source = open_model(str(directory))
+    assert torch.equal(logits(source.build()), wanted)
+    exported = source.config_json(head="language-model", dtype=torch.float32)
+    assert "auto_map" not in exported, "the code is not there, either"

@@ -70,17 +70,20 @@ class TransformersEngine(InProcessEngine):
 
 @torch.inference_mode()
 def hides_padding(model: CachedModel) -> bool:
-    """Whether a row's logits stay as they are behind columns of padding, with the cache too.
+    """Whether a row's logits stay as they are behind columns of padding, with the cache too, and
+    beside a row that ends.
 
     Some architectures with layers that keep a state let it see them.
     """
     found = []
     for padding in (0, 2):
         model.restart()
-        tokens = torch.tensor([[0] * padding + [0, 1, 1]], device=model.device)
-        columns, pad = tokens.shape[1], torch.tensor([padding], device=model.device)
-        first = model.logits(tokens, first=0, padding=pad)
-        found += [first, model.logits(tokens[:, -1:], first=columns, padding=pad)]
+        row = [0] * padding + [0, 1, 1]
+        tokens = torch.tensor([[1] * len(row), row], device=model.device)
+        pad = torch.tensor([0, padding], device=model.device)
+        first = model.logits(tokens, first=0, padding=pad)[1:]
+        model.select(torch.tensor([1], device=model.device))
+        found += [first, model.logits(tokens[1:, -1:], first=len(row), padding=pad[1:])]
     before, behind = torch.cat(found[:2]), torch.cat(found[2:])
     return bool((before - behind).abs().max() <= _ROUNDING * before.abs().max())
 
@@ -100,7 +103,8 @@ class CachedTransformer(CachedModel):
         return DynamicCache(config=self._model.config)
 
     def select(self, rows: Tensor) -> None:
-        self._cache.batch_select_indices(rows)
+        # Unlike `batch_select_indices`, layers that keep a state have it, too.
+        self._cache.reorder_cache(cast("Any", rows))
 
     def logits(self, tokens: Tensor, *, first: int, padding: Tensor) -> Tensor:
         end = first + tokens.shape[1]

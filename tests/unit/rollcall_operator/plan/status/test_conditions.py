@@ -1,12 +1,18 @@
 """Conditions of a job: what each counts, which pool or group it is about, and how it ends."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rollcall_operator.plan.model import LinkFacts, LinkFailure
-from rollcall_protocol.wire.job_snapshot import LostSessions, MemberState, TimeBound
+from rollcall_protocol.wire.job_snapshot import (
+    LostSessions,
+    MemberState,
+    SuspicionCause,
+    TimeBound,
+)
 from tests.unit.rollcall_operator.plan.simulator import JobSimulator, lent_pool
 
 RLJOBS = Path(__file__).parents[5] / "crds" / "rollcall.dev_rljobs.yaml"
@@ -96,6 +102,21 @@ def test_weights_are_in_sync_once_every_group_has_its_session() -> None:
     simulator.converge(2)
     assert state(simulator, "WeightsInSync") == ("False", "Rebuilding")
     assert simulator.condition("WeightsInSync")["message"].startswith("sync group far: ")
+
+
+def test_a_rollout_that_cannot_use_the_weights_is_named_with_what_it_says() -> None:
+    simulator = JobSimulator()
+    simulator.to_running()
+    assert simulator.snapshot is not None
+    first, *others = simulator.snapshot.members
+    said = "cannot use the weights: lm_head.weight has shape (43, 32), not (40, 32)"
+    wrong = replace(
+        first, state=MemberState.SUSPECT, reason=said, cause=SuspicionCause.ENGINE_ERROR
+    )
+    object.__setattr__(simulator.snapshot, "members", (wrong, *others))
+    simulator.converge(2)
+    message = simulator.condition("WeightsInSync")["message"]
+    assert message.endswith(f": {first.pod} is Suspect (EngineError: {said})")
 
 
 def test_four_of_the_rollouts_that_are_behind_are_named_and_the_others_counted() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
 
 from rollcall_protocol.sampling_config import SamplingConfig
@@ -319,6 +320,48 @@ def test_what_an_architecture_computes_after_its_output_layer_is_in_the_samples(
         for generation in group:
             expected = recomputed(tokens, generation, models)
             assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+KEEP_A_STATE: dict[str, dict[str, Any]] = {
+    "lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "head_dim": 16,
+        "linear_num_value_heads": 4,
+        "linear_num_key_heads": 2,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
+}
+
+
+@pytest.mark.skipif(transformers.__version__ < "5", reason="4.57 has other caches for them")
+@pytest.mark.parametrize("architecture", KEEP_A_STATE)
+def test_layers_that_keep_a_state_go_on_beside_responses_that_end(
+    tmp_path: Path, architecture: str
+) -> None:
+    own = KEEP_A_STATE[architecture]
+    served = Served(TRANSFORMERS, write_model(tmp_path / "m", architecture, **own))
+    served.engine.load_weights(served.state(0).items(), version=0)
+    models = {0: served.policy(0)}
+    lengths = [SamplingConfig(max_tokens=count) for count in (1, 6, 2, 5)]
+    groups = served.engine.sample(RAGGED, group_size=2, seed=1, sampling=lengths)
+    assert {len(generation.tokens) for group in groups for generation in group} > {1, 2}
+    for tokens, group in zip(RAGGED, groups, strict=True):
+        for generation in group:
+            expected = recomputed(tokens, generation, models)
+            assert generation.logprobs == pytest.approx(expected, abs=1e-5)
+
+
+def test_a_model_that_cannot_go_on_beside_a_row_that_ends_is_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise AttributeError("the layer has no reorder_cache")
+
+    monkeypatch.setattr(transformers_engine.CachedTransformer, "select", fail)
+    with pytest.raises(SpecError, match="does not serve qwen3: the layer has no reorder_cache"):
+        TransformersEngine(model=str(directory))
 
 
 def test_a_model_without_a_cache_of_keys_and_values_is_refused(tmp_path: Path) -> None:
