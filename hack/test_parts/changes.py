@@ -139,7 +139,11 @@ AREAS = (
             *("bare-machine", "sbom", "cluster-lifecycle"),
         ),
     ),
-    Area("tests of scenarios", ("tests/scenarios/",), ("scenarios", "scenarios-cluster")),
+    Area(
+        "tests of scenarios",
+        ("tests/scenarios/",),
+        ("scenarios", "process-slow", "scenarios-cluster"),
+    ),
     Area(
         "tests of plug-ins",
         ("tests/plugins/",),

@@ -92,7 +92,7 @@ PARTS = (
     Part(
         name="scenarios",
         proves="jobs on this machine learn, scale, lose each role, suspend, and fail with a reason",
-        commands=(f"pytest tests/scenarios {_SIDE_BY_SIDE}",),
+        commands=(f"pytest tests/scenarios {_SIDE_BY_SIDE} -m 'not slow'",),
         gate=True,
     ),
     Part(
@@ -112,7 +112,10 @@ PARTS = (
     Part(
         name="process-slow",
         proves="jobs of real processes under faults, attacks, and for a whole training",
-        commands=(f"pytest tests/process --ignore {_ENGINES} {_SLOW}",),
+        commands=(
+            f"pytest tests/process --ignore {_ENGINES} {_SLOW}",
+            "pytest tests/scenarios -m slow",
+        ),
     ),
     Part(
         name="engines",

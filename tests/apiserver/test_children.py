@@ -254,6 +254,7 @@ async def test_suspending_scales_to_nothing_and_resuming_brings_all_back(user: C
     await eventually(lambda: are(1, 2, "Starting"), "resumed")
 
 
+@pytest.mark.slow
 async def test_twenty_jobs_at_once(user: ClusterUser, operator: OperatorProcess) -> None:
     names = [f"job-{number}" for number in range(20)]
     began = time.monotonic()

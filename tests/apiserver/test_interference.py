@@ -72,6 +72,7 @@ async def test_an_object_with_another_owner_is_left_alone_until_it_goes(
     await all_children(user)
 
 
+@pytest.mark.slow
 async def test_of_two_jobs_with_a_pool_of_one_name_the_first_has_it(user: ClusterUser) -> None:
     first, second = example("a"), example("a-b")
     first["spec"]["rollouts"][0]["name"] = "b-cpu"
@@ -88,6 +89,7 @@ async def test_of_two_jobs_with_a_pool_of_one_name_the_first_has_it(user: Cluste
     await all_children(user, "a-b")
 
 
+@pytest.mark.slow
 async def test_a_certificate_that_is_deleted_is_made_again_for_the_pod_that_waits(
     user: ClusterUser,
 ) -> None:

@@ -91,6 +91,7 @@ async def test_rollouts_that_die_and_come_cost_no_sample(tmp_path: Path) -> None
         assert job.worst_logprob(groups, job.weights(1)) < SAME
 
 
+@pytest.mark.slow
 async def test_a_trainer_that_holds_pythons_lock_loses_no_rollout(tmp_path: Path) -> None:
     config = external_job_config(membership={**FAST, "heartbeat": 0.2, "suspect_after": 1.0})
     async with external_job(tmp_path, config=config) as job:
@@ -131,7 +132,9 @@ async def test_a_publication_that_fails_leaves_the_weights_before(tmp_path: Path
         assert {v for g in groups for s in g.samples for v in s.versions} == {first.version}
         assert job.worst_logprob(groups, job.weights(0)) < SAME
         await _refuses_a_second_publication(job)
-        with pytest.raises(RollcallError, match=r"rollcall\.Trainer: another process of this pod"):
+        with pytest.raises(
+            RollcallError, match=r"rollcall\.Trainer: it was called before in this pod"
+        ):
             await job.call(Trainer, job.job.trainer.variables)
         outcome = await job.call(job.rollcall.publish, job.weights(2), 1)
         assert outcome.version > first.version
@@ -142,6 +145,7 @@ async def test_a_publication_that_fails_leaves_the_weights_before(tmp_path: Path
         assert len(await job.call(job.rollcall.generate, PROMPTS, 1, max_tokens=5)) == 2
 
 
+@pytest.mark.slow
 async def test_many_callers_at_once_need_no_threads(tmp_path: Path) -> None:
     async with external_job(tmp_path) as job:
         generate = job.rollcall.generate_async
@@ -212,6 +216,7 @@ async def test_members_of_another_job_are_refused(tmp_path: Path) -> None:
         assert outcome.members == (job.job.rollouts[0].name,)
 
 
+@pytest.mark.slow
 async def test_weights_of_another_shape_are_named_wherever_one_looks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from tests.scenarios.conftest import Apply
 from tests.scenarios.job import STARTED, Object, example, in_sync
 
@@ -26,6 +28,7 @@ def sharded(name: str) -> Object:
     return body
 
 
+@pytest.mark.slow
 async def test_ranks_of_two_pods_send_their_parts(applied: Apply, job_name: str) -> None:
     job = await applied(sharded(job_name))
     await job.until(lambda seen: in_sync(seen) == 2)

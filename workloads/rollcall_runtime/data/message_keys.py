@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rollcall_runtime.models.chat_template import leaves_out
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rollcall_runtime.data.model_input import Message, ModelInput
 
@@ -31,7 +32,7 @@ class MessageKeys:
         """
         for key in sorted({key for m in messages for key in m if m[key]} - self._known):
             self._known.add(key)
-            if self._written(messages, key, place=place):
+            if not self._leaves_out(key, messages, place=place):
                 continue
             problem = f"{place}: the model's chat template does not write {key!r:.60} of a message"
             if key == _CALLS:
@@ -39,16 +40,15 @@ class MessageKeys:
                 raise SpecError(self._field, f"{problem}; {advice}")
             log.warning("%s: %s: nothing reads it", self._field, problem)
 
-    def _written(self, messages: Sequence[Message], key: str, *, place: str) -> bool:
-        """Whether the template names the key, or writes another text without it."""
-        if key in str(self._model.tokenizer.library.chat_template):
-            return True
-        without = [{k: value for k, value in m.items() if k != key} for m in messages]
-        try:
-            with_it, without_it = (
-                self._model.chat_text(each, answer_follows=False, place=place, field=self._field)
-                for each in (messages, without)
+    def _leaves_out(self, key: str, messages: Sequence[Message], *, place: str) -> bool:
+        def write(chat: Sequence[Mapping[str, Any]]) -> str:
+            given = [dict(message) for message in chat]
+            return self._model.chat_text(
+                given, answer_follows=False, place=place, field=self._field
             )
+
+        template = str(self._model.tokenizer.library.chat_template)
+        try:
+            return leaves_out(key, messages, template=template, write=write)
         except SpecError:  # is said for what it is where the chat is read
-            return True
-        return with_it != without_it
+            return False

@@ -162,8 +162,8 @@ async def _listen(server: CoordinatorServer) -> None:
             raise
         raise SpecError(
             "rollcall.Trainer",
-            f"another process of this pod has called it ({error.strerror}); call it once in each "
-            "pod, or close the former one",
+            f"it was called before in this pod ({error.strerror}); call it once in each pod, or "
+            "close the former one",
         ) from error
 
 

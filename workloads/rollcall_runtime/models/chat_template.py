@@ -17,7 +17,7 @@ from rollcall_runtime.worker.bounded_worker import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
@@ -71,6 +71,23 @@ def foreign_role(messages: Sequence[Mapping[str, Any]], template: str) -> str | 
     """
     found = (message["role"] for message in messages if message["role"] not in ROLES)
     return next((r for r in found if f"'{r}'" not in template and f'"{r}"' not in template), None)
+
+
+def leaves_out(
+    key: str,
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    template: str,
+    write: Callable[[Sequence[Mapping[str, Any]]], str],
+) -> bool:
+    """Whether what messages have at `key` is not in what the template writes; `write` asks it.
+
+    A template that names the key may have a reason: Qwen3's leaves out former thoughts.
+    """
+    if key in template:
+        return False
+    without = [{k: value for k, value in m.items() if k != key} for m in messages]
+    return write(messages) == write(without)
 
 
 def _rendered(*asked: Any) -> dict[str, Any]:

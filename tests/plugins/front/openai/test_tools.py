@@ -437,3 +437,21 @@ def test_tools_that_cannot_be_answered_are_refused(
     with pytest.raises(BadRequestError, match=problem) as caught:
         reader.prompts(asked)
     assert caught.value.field == "tools"
+
+
+def test_calls_that_the_chat_template_leaves_out_are_refused() -> None:
+    turn = "{{ message.role }}: {{ message.content }}"
+    messages: list[dict[str, Any]] = [
+        {"role": "user", "content": "the weather?"},
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "weather"}}]},
+    ]
+    for written, refused in ((turn, True), (f"{turn}{{{{ message.tool_calls }}}}", False)):
+        template = f"{{% for message in messages %}}{written}{{% endfor %}}"
+        reader = tool_reader(tool_tokenizer(template))
+        if refused:
+            with pytest.raises(BadRequestError, match="writes no calls of tools") as caught:
+                reader.chat_text(messages, ())
+            assert caught.value.field == "messages"
+            assert reader.chat_text(messages[:1], ())
+        else:
+            assert "weather" in reader.chat_text(messages, ())

@@ -252,6 +252,7 @@ async def test_events_about_a_job_that_is_gone_are_forgotten() -> None:
     assert not cluster.operator.store.identities(KEY)
 
 
+@pytest.mark.slow
 def test_whatever_the_watches_lack_nothing_is_lost_and_all_converges() -> None:
     run_state_machine_as_test(
         LaggingOperator,

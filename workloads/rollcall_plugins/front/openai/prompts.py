@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rollcall_plugins.front.openai.bad_request import TOO_LONG, BadRequestError
@@ -9,7 +10,7 @@ from rollcall_plugins.front.openai.tool_calls import ToolCallText, ToolParser
 from rollcall_protocol.front_config import TOOL_PARSERS
 from rollcall_protocol.prompts.sample_check import MAX_POSITIONS, SampleBounds
 from rollcall_protocol.wire.partial_responses import Response
-from rollcall_runtime.models.chat_template import foreign_role
+from rollcall_runtime.models.chat_template import foreign_role, leaves_out
 from rollcall_runtime.worker.errors import SpecError
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from rollcall_plugins.front.openai.openai_requests import CompletionRequest
     from rollcall_runtime.models.model_source import ModelSource
     from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+
+_CALLS = "tool_calls"
 
 
 class PromptReader:
@@ -66,11 +70,18 @@ class PromptReader:
     ) -> str:
         """As `ModelTokenizer.chat_text`. BadRequestError."""
         assert self.tokenizer is not None  # noqa: S101 - `prompts` has looked
-        role = foreign_role(messages, str(self.tokenizer.library.chat_template))
+        template = str(self.tokenizer.library.chat_template)
+        role = foreign_role(messages, template)
         if role is not None:
             raise BadRequestError(f"the chat template knows no role {role[:60]!r}", "messages")
+        write = partial(self.tokenizer.chat_text, tools=tools, answer_follows=answer_follows)
         try:
-            return self.tokenizer.chat_text(messages, tools=tools, answer_follows=answer_follows)
+            if any(message.get(_CALLS) for message in messages) and leaves_out(
+                _CALLS, messages, template=template, write=write
+            ):
+                problem = "the chat template of the job's model writes no calls of tools"
+                raise BadRequestError(problem, "messages")
+            return write(messages)
         except SpecError as error:
             raise BadRequestError(error.problem, "messages") from error
         except ValueError as error:
