@@ -7,6 +7,7 @@ one fault after the other is made.
 
 import asyncio
 import contextlib
+import itertools
 import json
 import signal
 import socket
@@ -45,6 +46,7 @@ VARIABLES = {"namespace": NAMESPACE, "job": JOB, "__rate_interval": "15s"}
 OPERATOR_POD = "rollcall-operator-0"  # what the operator's process stands in for
 LEARNING_STEPS, START_IS_OVER_SECONDS, CALM_SECONDS = 20, 16.0, 15.0
 LOOK_SECONDS = 0.5  # between two looks for new targets
+THROTTLED_SECONDS = 120.0
 AFTER_SECONDS = 8.0  # after a fault, before the next: its effects end
 START_SECONDS = 120.0
 STEP = 0.5  # between two points of what is kept, seconds
@@ -195,21 +197,31 @@ class MonitoredJob:
     async def throttle_the_operator(self) -> None:
         """The API server rejects its writes: the one seat of their priority level is taken.
 
-        Creating ConfigMaps takes long, since a webhook that must look at them does not answer.
+        Creating ConfigMaps takes long, since a webhook that must look at them does not answer. It
+        goes on until a reconcile has failed by it.
         """
-        as_operator = ("--as", USER, "create", "configmap")
+        as_operator, names = ("--as", USER, "create", "configmap"), map(str, itertools.count())
+        before = await asyncio.to_thread(self._failed_reconciles)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             made = _one_seat(self.user.namespace, webhook=silent.getsockname()[1])
             for body in made:
                 self.user.kubectl("apply", "-f", "-", body=body)
             await asyncio.sleep(1.0)
-            async with asyncio.TaskGroup() as tasks:
-                for name in ("first", "second"):
-                    tasks.create_task(asyncio.to_thread(self.user.kubectl, *as_operator, name))
-                await asyncio.sleep(1.0)
-                self.kubelet.of_role("rollout")[0].send(signal.SIGKILL)  # it has to write
+            async with asyncio.timeout(THROTTLED_SECONDS):
+                while await asyncio.to_thread(self._failed_reconciles) == before:
+                    async with asyncio.TaskGroup() as tasks:
+                        for name in ("first", "second"):
+                            create = (*as_operator, f"{name}-{next(names)}")
+                            tasks.create_task(asyncio.to_thread(self.user.kubectl, *create))
+                        await asyncio.sleep(1.0)
+                        # The operator has to write.
+                        self.kubelet.of_role("rollout")[0].send(signal.SIGKILL)
             for body in made:
                 self.user.kubectl("delete", body["kind"], body["metadata"]["name"])
+
+    def _failed_reconciles(self) -> float:
+        counts = self.operator.metrics("rollcall_reconcile_seconds_count")
+        return sum(count for series, count in counts.items() if 'result="ok"' not in series)
 
     async def ask_as_an_outsider(self) -> None:
         url = f"http://{self.kubelet.trainer.address}:{pod_contract.MEMBERSHIP_PORT}"

@@ -29,6 +29,7 @@ def sharded(name: str) -> Object:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(4 * STARTED)  # it waits four times
 async def test_ranks_of_two_pods_send_their_parts(applied: Apply, job_name: str) -> None:
     job = await applied(sharded(job_name))
     await job.until(lambda seen: in_sync(seen) == 2)
