@@ -200,7 +200,7 @@ class MonitoredJob:
         Creating ConfigMaps takes long, since a webhook that must look at them does not answer. It
         goes on until a reconcile has failed by it.
         """
-        as_operator, names = ("--as", USER, "create", "configmap"), map(str, itertools.count())
+        as_operator, names = ("--as", USER, "create", "configmap"), itertools.count()
         before = await asyncio.to_thread(self._failed_reconciles)
         with socket.create_server(("127.0.0.1", 0)) as silent:
             made = _one_seat(self.user.namespace, webhook=silent.getsockname()[1])
