@@ -12,9 +12,9 @@ from rollcall_cli.cluster import open_cluster
 from rollcall_local.local_cluster import local_cluster
 from rollcall_local.state_folder import StateFolder
 from rollcall_operator.kube.client import KubeClient
-from tests.scenarios.job import Object, ScenarioJob
+from tests.scenarios.job import Need, Object, ScenarioJob
 
-Apply = Callable[[Object], Awaitable[ScenarioJob]]
+Apply = Callable[..., Awaitable[ScenarioJob]]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,12 +71,13 @@ def job_name(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def applied(client: KubeClient) -> AsyncIterator[Apply]:
-    """Applies a job, which is deleted after the test."""
+    """Applies a job after the objects that it needs; all of them are deleted after the test."""
     jobs: list[ScenarioJob] = []
 
-    async def apply(body: Object) -> ScenarioJob:
-        job = ScenarioJob(client, "default", body)
+    async def apply(body: Object, *needs: Need) -> ScenarioJob:
+        job = ScenarioJob(client, "default", body, needs)
         jobs.append(job)
+        await job.delete()  # a run that was cut off left it
         await job.apply()
         return job
 

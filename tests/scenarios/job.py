@@ -4,7 +4,7 @@ import asyncio
 import copy
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from rollcall_cli.job_summary import read_summary
 from rollcall_operator.api.labels import JOB, ROLE, ROLLOUT
 from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.errors import ApiError, UnreachableError
-from rollcall_operator.kube.resources import PODS, RL_JOBS
+from rollcall_operator.kube.resources import PODS, RL_JOBS, Resource
 from rollcall_protocol.pod_contract import METRICS_PORT
 
 Object = dict[str, Any]
+Need = tuple[Resource, Object]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 STARTED = 120.0  # seconds, on two busy cores
@@ -38,15 +39,19 @@ def example(file: str, *, name: str, **spec: Any) -> Object:
 
 
 class ScenarioJob:
-    """One RLJob in a namespace."""
+    """One RLJob in a namespace, with the objects that it needs there."""
 
-    def __init__(self, client: KubeClient, namespace: str, body: Object) -> None:
-        self._client, self._namespace = client, namespace
+    def __init__(
+        self, client: KubeClient, namespace: str, body: Object, needs: Sequence[Need] = ()
+    ) -> None:
+        self._client, self._namespace, self._needs = client, namespace, needs
         self._body = {**body, "metadata": {**body["metadata"], "namespace": namespace}}
         self.name: str = body["metadata"]["name"]
 
     async def apply(self) -> None:
         """As `kubectl apply` does."""
+        for resource, body in self._needs:
+            await self._client.create(resource, body)
         await self._client.apply(self._body)
 
     async def summary(self) -> Object:
@@ -148,7 +153,7 @@ class ScenarioJob:
         )
 
     async def delete(self) -> None:
-        """Delete it, and end its pods: rollouts would wait for a trainer that is gone, too."""
+        """Delete it and what it needs, and end its pods: rollouts would wait for a trainer."""
         at, labels = self._namespace, f"{JOB}={self.name}"
         await self._client.delete(RL_JOBS, namespace=at, name=self.name)
         deadline = time.monotonic() + STARTED
@@ -159,6 +164,12 @@ class ScenarioJob:
                 if "deletionTimestamp" in pod["metadata"]:
                     await self._client.delete(PODS, namespace=at, name=name, grace=0)
             await asyncio.sleep(_LOOK_SECONDS)
+        for resource, body in self._needs:
+            name = body["metadata"]["name"]
+            await self._client.delete(resource, namespace=at, name=name)
+            while await self._client.find(resource, namespace=at, name=name):
+                assert time.monotonic() < deadline, f"{resource.kind} {name} is still there"
+                await asyncio.sleep(_LOOK_SECONDS)
 
 
 def in_sync(summary: Object) -> int:

@@ -1,6 +1,5 @@
 """A job that cannot go on says why, in its status."""
 
-from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.resources import CONFIG_MAPS
 from tests.scenarios.conftest import Apply
 from tests.scenarios.job import Object, example
@@ -12,14 +11,14 @@ def reward(prompt, response, **_):
 
 
 async def test_a_reward_that_raises_is_named_and_never_counts_as_nothing(
-    client: KubeClient, applied: Apply, job_name: str
+    applied: Apply, job_name: str
 ) -> None:
-    await client.create(CONFIG_MAPS, config_map(job_name, "bad_reward.py", BAD_REWARD))
     body = example("reverse.yaml", name=job_name)
     body["spec"]["reward"] = {"function": "bad_reward:reward"}
     for template in (body["spec"]["trainer"]["template"], *rollout_templates(body)):
         mount(template, job_name)
-    job = await applied(body)
+    module = config_map(job_name, "bad_reward.py", BAD_REWARD)
+    job = await applied(body, (CONFIG_MAPS, module))
     found = await job.until(lambda s: s["problems"] and "out of paper" in str(s["problems"]))
     assert not found.get("rolloutReward")
 

@@ -2,7 +2,6 @@
 
 import pytest_asyncio
 
-from rollcall_operator.kube.client import KubeClient
 from rollcall_operator.kube.resources import Resource
 from tests.scenarios.conftest import Apply
 from tests.scenarios.job import Object, ScenarioJob, causes, example
@@ -12,13 +11,12 @@ EVERY_STEPS = 5
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def with_checkpoints(client: KubeClient, applied: Apply, job_name: str) -> ScenarioJob:
+async def with_checkpoints(applied: Apply, job_name: str) -> ScenarioJob:
     """A job that writes checkpoints into a volume, and has written some."""
-    await client.create(CLAIMS, claim(job_name))
     volume = {"persistentVolumeClaim": {"claimName": job_name}}
     body = example("reverse.yaml", name=job_name)
     body["spec"]["trainer"]["checkpoint"] = {"volume": volume, "everySteps": EVERY_STEPS}
-    job = await applied(body)
+    job = await applied(body, (CLAIMS, claim(job_name)))
     await job.trains(rollouts=2, steps=2 * EVERY_STEPS + 1)
     return job
 
