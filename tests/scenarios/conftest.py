@@ -2,8 +2,9 @@
 
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,11 @@ from rollcall_local.state_folder import StateFolder
 from rollcall_operator.kube.client import KubeClient
 from tests.scenarios.job import Need, Object, ScenarioJob
 
-Apply = Callable[..., Awaitable[ScenarioJob]]
+
+class Apply(Protocol):
+    """Applies a job after the objects that it needs."""
+
+    async def __call__(self, body: Object, *needs: Need) -> ScenarioJob: ...
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -71,7 +76,7 @@ def job_name(request: pytest.FixtureRequest) -> str:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def applied(client: KubeClient) -> AsyncIterator[Apply]:
-    """Applies a job after the objects that it needs; all of them are deleted after the test."""
+    """What is applied is deleted after the test."""
     jobs: list[ScenarioJob] = []
 
     async def apply(body: Object, *needs: Need) -> ScenarioJob:
