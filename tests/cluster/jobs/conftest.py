@@ -37,6 +37,12 @@ def engines_image(installed: Kubectl) -> str:
 
 
 @pytest.fixture(scope="session")
+def smollm2_image(installed: Kubectl) -> None:
+    """The image that holds SmolLM2 is in the nodes; minutes if it must be built."""
+    installation.ensure_image("model-smollm2")
+
+
+@pytest.fixture(scope="session")
 def vllm_nodes(installed: Kubectl) -> list[str]:
     """Some nodes that have the image worker-vllm, of which one will do; minutes if it is absent."""
     return installation.ensure_image("worker-vllm", most=1)

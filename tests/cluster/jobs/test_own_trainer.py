@@ -3,7 +3,6 @@
 import pytest
 import yaml
 
-from hack.cluster import installation
 from hack.cluster.examples import ROOT, with_images
 from hack.cluster.kubectl import Kubectl
 from hack.demo.job_progress import JobWatcher
@@ -26,9 +25,9 @@ def test_a_trainer_of_ones_own_learns(kubectl: Kubectl, example: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.vllm
+@pytest.mark.usefixtures("smollm2_image")
 @pytest.mark.timeout(deadlines.WHOLE_TEST, func_only=True)
 def test_trls_trainer_learns_on_vllm(kubectl: Kubectl, vllm_nodes: list[str]) -> None:
-    installation.ensure_image("model-smollm2")
     rendered = with_images(kubectl.run("kustomize", str(ROOT / "examples" / "smollm" / "trl")))
     program, manifest = yaml.safe_load_all(rendered)
     if vllm_nodes:
