@@ -116,6 +116,35 @@ async def test_a_trainer_that_starts_again_finds_its_rollouts(tmp_path: Path) ->
         assert job.worst_logprob(groups, job.weights(9)) < SAME
 
 
+@pytest.mark.slow
+async def test_a_rollout_that_comes_while_weights_are_written_gets_those_before(
+    tmp_path: Path,
+) -> None:
+    half, rest = threading.Event(), threading.Event()
+    async with external_job(tmp_path) as job:
+
+        def slow() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in job.weights(1).items():
+                yield name, tensor
+                half.set()
+                rest.wait(STEP_SECONDS)
+
+        first = await job.call(job.rollcall.publish, job.weights(0), 0)
+        publishing = asyncio.create_task(job.call(job.rollcall.publish, slow(), 1))
+        try:
+            await asyncio.to_thread(half.wait, STEP_SECONDS)
+            await job.happened("current", await job.add())
+            for pod in job.job.rollouts[:2]:
+                await job.kill(pod)
+            groups = await job.call(job.rollcall.generate, PROMPTS, 2, max_tokens=5)
+        finally:
+            rest.set()
+        assert {v for g in groups for s in g.samples for v in s.versions} == {first.version}
+        assert job.worst_logprob(groups, job.weights(0)) < SAME
+        outcome = await publishing
+        assert outcome.members == (job.job.rollouts[0].name,)
+
+
 async def test_a_publication_that_fails_leaves_the_weights_before(tmp_path: Path) -> None:
     async with external_job(tmp_path) as job:
         first = await job.call(job.rollcall.publish, job.weights(0), 0)

@@ -117,7 +117,7 @@ class Coordinator:
         self.tickets = TicketIssuer([host_port(each, weights_port) for each in own])
         self._bad_messages = BadMessageCounter()
         self.parts = SenderParts(senders, self.connections.send, patience=part_patience)
-        digests = DonorDigests(
+        self.digests = DonorDigests(
             held=self.snapshots.held, parts=self.parts, timeout=sync.stage_timeout
         )
         self.stream = StateStream(self.report)
@@ -145,7 +145,7 @@ class Coordinator:
                 weight_handler=self.snapshots,
                 connections=self.connections,
                 tickets=self.tickets,
-                digests=digests,
+                digests=self.digests,
                 after=self._after,
                 superseded=self._on_superseded,
             )
@@ -242,7 +242,10 @@ class Coordinator:
         return publication
 
     def withdraw(self) -> None:
-        """Release the newest snapshot: until the next one, new members fetch from peers only."""
+        """Release the newest snapshot: until the next one, new members fetch from peers only.
+
+        They can if its manifest has digests, or if `digests` has made them before.
+        """
         self.snapshots.close()
 
     def progress(

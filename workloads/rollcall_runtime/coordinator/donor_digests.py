@@ -1,4 +1,4 @@
-"""BLAKE3 digests of the version that newcomers fetch from donors, computed when one is there."""
+"""BLAKE3 digests of the version that newcomers fetch from donors, computed once for all of them."""
 
 import asyncio
 from collections.abc import Callable
@@ -27,13 +27,17 @@ class DonorDigests:
         self._held, self._parts, self._timeout = held, parts, timeout
         self._made: tuple[Version, asyncio.Task[WeightManifest]] | None = None
 
-    async def of(self, version: Version, manifest: WeightManifest) -> WeightManifest:
-        """`manifest` with digests in place of checksums. SyncError if a part is no longer held."""
+    def begin(self, version: Version, manifest: WeightManifest) -> asyncio.Task[WeightManifest]:
+        """Compute what `of` gives, unless that was begun; `of` is still to be called."""
         if self._made is None or self._made[0] != version:
             work = self._compute(version, manifest)
             self._made = version, asyncio.get_running_loop().create_task(work)
+        return self._made[1]
+
+    async def of(self, version: Version, manifest: WeightManifest) -> WeightManifest:
+        """`manifest` with digests in place of checksums. SyncError if a part is no longer held."""
         try:
-            return await asyncio.shield(self._made[1])
+            return await asyncio.shield(self.begin(version, manifest))
         except SyncError:
             self._made = None
             raise

@@ -40,7 +40,7 @@ from rollcall_runtime.generation.continued_generation import Generation
 from rollcall_runtime.generation.rollout_client import open_session
 from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.sync.open_engine import close_engines, open_senders
+from rollcall_runtime.sync.open_engine import checksums_do, close_engines, open_senders
 from rollcall_runtime.worker.asyncio_helpers import first_of
 from rollcall_runtime.worker.environment import TrainerEnvironment, new_member
 from rollcall_runtime.worker.errors import FencedError, SpecError
@@ -115,7 +115,12 @@ async def _serve(
         service = TrainerService(
             coordinator=coordinator,
             connection=connection,
-            file=WeightsFile(file, bucket_bytes=job.weight_sync.bucket_bytes),
+            file=WeightsFile(
+                file,
+                bucket_bytes=job.weight_sync.bucket_bytes,
+                # The other ranks may write theirs again before rank 0 asks for their digests.
+                cheap=place is None and checksums_do(job.weight_sync, device="cpu"),
+            ),
             ready=CoordinatorReady(_float32_as(job), 0 if listeners is None else listeners.port),
             open_generation=lambda: _open_generation(environment, closing),
             read_metrics=lambda: _figures(metrics),

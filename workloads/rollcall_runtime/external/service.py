@@ -30,6 +30,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.library_link import CancelRequest, Done, Failed
 from rollcall_protocol.wire.partial_responses import Response
 from rollcall_protocol.wire.roster import DEFAULT_GROUP, Roster
+from rollcall_protocol.wire.weight_manifest import BucketCheck, WeightManifest
 from rollcall_runtime.coordinator.coordinator import Coordinator
 from rollcall_runtime.external.connection import LibraryConnection
 from rollcall_runtime.external.finished_step import FinishedStep
@@ -90,6 +91,8 @@ class TrainerService:
         self._seated = asyncio.Event()
         self._publishing: asyncio.Task[Published] | None = None
         self._version: Version | None = None  # the newest that was published
+        self._manifest: WeightManifest | None = None  # of that version, if it lacks digests
+        self._digesting: asyncio.TimerHandle | None = None
         self._step = 0
         self._reward: float | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -109,6 +112,7 @@ class TrainerService:
         try:
             await first_of(self._read(), broken)
         finally:
+            self._stop_timer()
             await cancel_all([*self._tasks.values(), *filter(None, [self._publishing])])
 
     def members_changed(self) -> None:
@@ -175,9 +179,25 @@ class TrainerService:
             await asyncio.wait({self._publishing})
         if self._version is not None:  # else the session may wait for these weights
             await self._wait_for_rollouts()
+            await self._make_digests(self._version)
         self._coordinator.withdraw()
         await self._file.unused()
         return self._coordinator.parts.skip()
+
+    async def _make_digests(self, version: Version) -> None:
+        """Newcomers may fetch `version` from rollouts while the trainer writes the next one."""
+        if self._manifest is None:
+            return
+        self._stop_timer()
+        try:
+            await self._coordinator.digests.of(version, self._manifest)
+        except SyncError as error:
+            log.warning("rollouts that come fetch the next version, not %s: %s", version, error)
+
+    def _stop_timer(self) -> None:
+        if self._digesting is not None:
+            self._digesting.cancel()
+            self._digesting = None
 
     async def _publish(self, asked: PublishWeights) -> Published:
         began = time.monotonic()
@@ -205,8 +225,15 @@ class TrainerService:
         self._look()
         self._left_out = {}
         self._seated_before = self._coordinator.rollouts_in_session
+        manifest, loop = snapshot.manifest, asyncio.get_running_loop()
+        began = loop.time()
         await self._coordinator.publish(version, snapshot)
-        self._version = version
+        self._version, self._manifest = version, None
+        if manifest.check is not BucketCheck.BLAKE3:
+            self._manifest, digests = manifest, self._coordinator.digests
+            # Rollouts load now what came, which has the processor first.
+            later = loop.time() - began
+            self._digesting = loop.call_later(later, digests.begin, version, manifest)
 
     async def _next_version(self, step: int | None) -> Version:
         if self._version is not None:

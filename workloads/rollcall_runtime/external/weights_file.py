@@ -16,12 +16,13 @@ _LOOK_SECONDS = 0.01
 class WeightsFile:
     """One file: the trainer writes it while no engine reads it, and engines read it in between.
 
-    So there is one copy of the weights. They have BLAKE3 digests: what a newcomer fetches from
-    another rollout cannot be compared with the file while that is being written.
+    So there is one copy of the weights. They have checksums if these are to be `cheap`, else
+    digests. Digests are to be made of it before it is written again: what newcomers fetch from
+    rollouts meanwhile is compared with them.
     """
 
-    def __init__(self, descriptor: int, *, bucket_bytes: int) -> None:
-        self._descriptor, self._bucket_bytes = descriptor, bucket_bytes
+    def __init__(self, descriptor: int, *, bucket_bytes: int, cheap: bool = False) -> None:
+        self._descriptor, self._bucket_bytes, self._cheap = descriptor, bucket_bytes, cheap
         self._buffer: MappedFile | None = None
 
     async def unused(self) -> None:
@@ -35,7 +36,7 @@ class WeightsFile:
             await asyncio.sleep(_LOOK_SECONDS)
 
     def snapshot(self, tensors: tuple[TensorSpec, ...], nbytes: int) -> WeightSnapshot:
-        """The weights in the file, with their digests (computed outside the GIL).
+        """The weights in the file, with their digests or checksums (computed outside the GIL).
 
         ValueError if a tensor lies outside of the first `nbytes`, ExhaustedError if these cannot be
         mapped.
@@ -44,6 +45,6 @@ class WeightsFile:
             self._buffer = None  # unmapped first: engines register few large buffers
             self._buffer = MappedFile(self._descriptor, nbytes)
         size = self._bucket_bytes
-        check, digests = check_buckets(self._buffer, size, cheap=False)
+        check, digests = check_buckets(self._buffer, size, cheap=self._cheap)
         manifest = WeightManifest(tensors, nbytes, size, digests, check=check)
         return WeightSnapshot(manifest, self._buffer.hold())

@@ -5,17 +5,19 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from rollcall_protocol.job_config import GroupConfig
+from rollcall_protocol.job_config import GroupConfig, WeightSyncConfig
 from rollcall_protocol.wire.ids import MemberId
 from rollcall_protocol.wire.roster import DEFAULT_GROUP
 from rollcall_runtime.sync.engine import Role, SyncEngine, encode_descriptor
 from rollcall_runtime.sync.network_interfaces import address_of
-from rollcall_runtime.sync.registry import create_engine
+from rollcall_runtime.sync.registry import create_engine, engine_class
 from rollcall_runtime.sync.weights.shards import Shard
 from rollcall_runtime.worker.devices import choose_device, worker_device
 from rollcall_runtime.worker.engine_config import read_settings
 from rollcall_runtime.worker.environment import TrainerEnvironment
 from rollcall_runtime.worker.errors import SpecError
+
+STREAMED = "Streamed"  # weightSync.staging: one copy of the weights, so that training waits
 
 _FIELD = "spec.weightSync"
 
@@ -109,3 +111,22 @@ async def close_engines(engines: Sequence[OpenEngine]) -> None:
     """Close each in a thread."""
     for opened in engines:
         await asyncio.to_thread(opened.engine.close)
+
+
+def engine_classes(sync: WeightSyncConfig, *, device: str) -> list[type[SyncEngine]]:
+    """Those of all groups, for a trainer on `device` (a torch device type).
+
+    SpecError for an unknown engine.
+    """
+    return [engine_class(group.engine.name, device=device) for group in sync.all_groups()]
+
+
+def checksums_do(sync: WeightSyncConfig, *, device: str) -> bool:
+    """Whether members compare versions by checksums: the job asks for nothing else, and versions go
+    from the trainer on `device` to them whole, by no other hands.
+
+    SpecError for an unknown engine.
+    """
+    elsewhere = any(engine.needs_digests for engine in engine_classes(sync, device=device))
+    whole = sync.delta is None and sync.staging != STREAMED
+    return sync.verify == "Checksum" and whole and not elsewhere

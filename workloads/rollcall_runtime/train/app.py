@@ -24,7 +24,7 @@ from rollcall_runtime.membership.part_sender import SenderRank
 from rollcall_runtime.models.end_tokens import end_tokens
 from rollcall_runtime.models.model_source import ModelSource
 from rollcall_runtime.models.open_model import open_model
-from rollcall_runtime.sync.open_engine import close_engines, open_senders
+from rollcall_runtime.sync.open_engine import STREAMED, close_engines, open_senders
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshotDraft
 from rollcall_runtime.tasks.reward_processes import RewardProcesses
 from rollcall_runtime.train.checkpoint.checkpointer import Checkpointer, TrainState
@@ -51,7 +51,6 @@ from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.roles.build_roles import build_policy_step, check_roles
 from rollcall_runtime.train.samples.sampled_step import SampleDescriber
 from rollcall_runtime.train.snapshot_placement import (
-    STREAMED,
     has_cheap_checks,
     make_snapshotter,
     sent_dtype,

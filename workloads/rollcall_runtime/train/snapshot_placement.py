@@ -6,16 +6,15 @@ from functools import partial
 import torch
 
 from rollcall_protocol.job_config import JobConfig, WeightSyncConfig
-from rollcall_runtime.sync.engine import HOST, SyncEngine
+from rollcall_runtime.sync.engine import HOST
 from rollcall_runtime.sync.memory.device_allocators import device_allocator
-from rollcall_runtime.sync.registry import engine_class
+from rollcall_runtime.sync.open_engine import STREAMED, checksums_do, engine_classes
 from rollcall_runtime.sync.weights.snapshots import Snapshotter
 from rollcall_runtime.train.weight_recovery import ROLLOUTS
 
 log = logging.getLogger(__name__)
 
 ON_DEVICE = "Device"
-STREAMED = "Streamed"  # one copy of the weights, so that training waits until it is sent
 SNAPSHOTS = 4  # served to newcomers, on the way, the next one, and one that a broken session holds
 # The same on the device, but that training waits for broken sessions. The third is only made when a
 # send takes longer than a step. Ranks that send parts learn late that the oldest is not needed.
@@ -41,11 +40,7 @@ def has_cheap_checks(job: JobConfig, *, device: str) -> bool:
     it is not when its only buffer is used again, nor when a trainer takes weights back from
     rollouts. SpecError for an unknown engine.
     """
-    sync = job.weight_sync
-    kept = sync.staging != STREAMED and job.recover_from != ROLLOUTS
-    elsewhere = any(engine.needs_digests for engine in _engines(sync, device=device))
-    members_only = sync.delta is None and not elsewhere
-    return sync.verify == "Checksum" and kept and members_only
+    return job.recover_from != ROLLOUTS and checksums_do(job.weight_sync, device=device)
 
 
 def make_snapshotter(
@@ -87,10 +82,6 @@ def kept_in(sync: WeightSyncConfig, *, device: str) -> frozenset[str]:
 
     Every engine that can takes the device's. A delta is made of two versions in host memory.
     """
-    direct = [device in engine.buffer_devices for engine in _engines(sync, device=device)]
+    direct = [device in engine.buffer_devices for engine in engine_classes(sync, device=device)]
     host = HOST if sync.delta or not all(direct) else frozenset()
     return host | frozenset({device} if any(direct) else ())
-
-
-def _engines(sync: WeightSyncConfig, *, device: str) -> list[type[SyncEngine]]:
-    return [engine_class(group.engine.name, device=device) for group in sync.all_groups()]

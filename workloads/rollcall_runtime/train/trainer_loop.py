@@ -22,6 +22,7 @@ from rollcall_protocol.wire.ids import Version
 from rollcall_protocol.wire.learning import LearningReport
 from rollcall_runtime.coordinator.sync_group_driver import Publication
 from rollcall_runtime.membership.published_versions import TrainerIncarnation
+from rollcall_runtime.sync.open_engine import STREAMED
 from rollcall_runtime.sync.weights.snapshots import WeightSnapshot, WeightSnapshotDraft
 from rollcall_runtime.train.batch_broadcast import LeaderSignal
 from rollcall_runtime.train.checkpoint.checkpointer import TrainState
@@ -29,7 +30,6 @@ from rollcall_runtime.train.evaluation import Evaluation
 from rollcall_runtime.train.learning_judge import LearningJudge
 from rollcall_runtime.train.response_ends import ResponseEnds
 from rollcall_runtime.train.samples.sampled_step import SampledStep
-from rollcall_runtime.train.snapshot_placement import STREAMED
 from rollcall_runtime.train.step_figures import (
     StepTimes,
     as_text,

@@ -23,12 +23,16 @@ def writer() -> Iterator[WeightsWriter]:
     made.close()
 
 
-def test_the_snapshot_has_what_was_written_with_digests(writer: WeightsWriter) -> None:
-    file = WeightsFile(writer.descriptor, bucket_bytes=64)
+@pytest.mark.parametrize(("cheap", "check"), [(False, "blake3"), (True, "xxh3")])
+def test_the_snapshot_has_what_was_written_with_digests_or_checksums(
+    writer: WeightsWriter, cheap: bool, check: str
+) -> None:
+    file = WeightsFile(writer.descriptor, bucket_bytes=64, cheap=cheap)
     for scale in (1, 2):
         snapshot = file.snapshot(*writer.write({n: t * scale for n, t in NAMED.items()}))
         found = {name: tensor.clone() for name, tensor in snapshot.tensors()}
         assert all(torch.equal(found[name], NAMED[name] * scale) for name in NAMED)
+        assert snapshot.manifest.check == check
         assert wrong_buckets(snapshot.buffer, snapshot.manifest) == []
         snapshot.release()
 
