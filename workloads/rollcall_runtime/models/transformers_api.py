@@ -88,19 +88,18 @@ def stored_otherwise(model: Any) -> str:
 
     found = conversion_mapping.get_model_conversion_mapping(model, add_legacy=False)
     # As transformers saves: prefixes are those of files that it has loaded.
-    saved = [
-        one.reverse_transform()
-        for one in reversed(found)
-        if not isinstance(one, core_model_loading.PrefixChange)
-    ]
-    renamings = [one for one in saved if isinstance(one, core_model_loading.WeightRenaming)]
+    prefixes = getattr(core_model_loading, "PrefixChange", ())  # not in 5.3
+    saved = [one.reverse_transform() for one in reversed(found) if not isinstance(one, prefixes)]
     converters = [one for one in saved if isinstance(one, core_model_loading.WeightConverter)]
+    renamings = [one for one in saved if isinstance(one, core_model_loading.WeightRenaming)]
     names: list[str] = list(model.state_dict())
     for name in names:
-        stored, converter = core_model_loading.rename_source_key(
-            name, renamings, converters, reverse=True
-        )
-        if converter is not None or stored != name:
+        if any(one.rename_source_key(name)[1] is not None for one in converters):
+            return name
+        stored = name
+        for one in renamings:
+            stored, _ = one.rename_source_key(stored)
+        if stored != name:
             return name
     return ""
 

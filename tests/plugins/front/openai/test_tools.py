@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rollcall_plugins.front.openai import tool_calls
 from rollcall_plugins.front.openai.bad_request import BadRequestError
 from rollcall_plugins.front.openai.chat_messages import read_messages
 from rollcall_plugins.front.openai.openai_requests import read_chat
@@ -28,6 +29,13 @@ WITH_TOOLS = {"messages": ASK, "tools": [WEATHER]}
 CHAT = "/v1/chat/completions"
 PROMPT = "<|im_start|>assistant\n"
 LLAMA = 'Respond in the format {"name": function name, "parameters": dictionary} {{ tools }}'
+
+
+def test_transformers_that_find_no_calls_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tool_calls, "FINDS_CALLS", False)
+    assert open_tool_parser("auto", tool_tokenizer(CODER)) is None
+    with pytest.raises(SpecError, match=r"toolParser: transformers .* finds no calls of tools"):
+        open_tool_parser("hermes", tool_tokenizer(CODER))
 
 
 async def test_a_call_is_answered_as_openai_does(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from transformers.utils.chat_parsing import parse_response
-from transformers.utils.chat_parsing.response_templates import load_response_template
+import transformers
 
 from rollcall_protocol.front_config import HERMES, LLAMA3_JSON, QWEN3_CODER, TOOL_PARSERS
 from rollcall_runtime.models.model_source import FIELD
@@ -18,6 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from rollcall_runtime.models.tokenizer import ModelTokenizer
+
+# transformers 5.10 does not have it.
+FINDS_CALLS = find_spec("transformers.utils.chat_parsing") is not None
+if FINDS_CALLS:
+    from transformers.utils.chat_parsing import parse_response
+    from transformers.utils.chat_parsing.response_templates import load_response_template
+
+log = logging.getLogger(__name__)
 
 _CALLS = "tool_calls"
 _THOUGHT = {"open": "<think>", "close": "</think>"}
@@ -191,6 +200,12 @@ class ToolCallText:
 def open_tool_parser(setting: str, tokenizer: ModelTokenizer | None) -> ToolParser | None:
     """The parser of `spec.front.toolParser`; None if the model's own is not known. SpecError."""
     if tokenizer is None:
+        return None
+    if not FINDS_CALLS:
+        problem = f"transformers {transformers.__version__} finds no calls of tools; 5.19 does"
+        if setting in _TEMPLATES:
+            raise SpecError("spec.front.toolParser", f"{problem}: install it, or leave this out")
+        log.warning("%s: requests with tools are refused", problem)
         return None
     library = tokenizer.library
     added = library.added_tokens_decoder
